@@ -1,0 +1,47 @@
+"""pgtrain: policy-gradient agents, trained from the command line or from Python.
+
+    result = pgtrain.train("algo=a2c", "env=CartPole-v1", seed=1)
+    loaded = pgtrain.load(result.run_dir)
+
+`pgtrain.returns` and `pgtrain.per_sample` are the maths of `pgtrain.learning`. Everything is imported when it is first
+used: `import pgtrain` alone loads neither torch nor Hydra.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pgtrain.build import load as load
+    from pgtrain.commands.train import train as train
+    from pgtrain.learning import returns as returns
+
+__version__ = "0.1.0"
+
+# name -> (module, attribute; None: the module itself)
+_LAZY = {
+    "train": ("pgtrain.commands.train", "train"),
+    "load": ("pgtrain.build", "load"),
+    "returns": ("pgtrain.learning.returns", None),
+    "per_sample": ("pgtrain.learning.per_sample", None),
+    "UserError": ("pgtrain.types", "UserError"),
+    "TrainingError": ("pgtrain.types", "TrainingError"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'pgtrain' has no attribute {name!r}")
+    place, attribute = _LAZY[name]
+    try:
+        module = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name != place:
+            raise
+        raise AttributeError(f"module 'pgtrain' has no attribute {name!r}") from error
+    return module if attribute is None else getattr(module, attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

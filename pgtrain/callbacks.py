@@ -1,0 +1,38 @@
+"""What happens between iterations beside training: checkpoints now, later videos, stopping rules and evaluations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pgtrain import checkpoint
+
+if TYPE_CHECKING:
+    from pgtrain.runner import Runner
+
+
+class Callback(Protocol):
+    def after_iteration(self, runner: Runner) -> None: ...
+
+    def at_end(self, runner: Runner) -> None:
+        """However the run ends: finished, interrupted or failed."""
+        ...
+
+
+class Checkpointer:
+    """Saves the run's state each time `every_steps` more env steps were done (None: only at the end), and at the end."""
+
+    def __init__(self, run_dir: Path, every_steps: int | None, config: dict[str, object], keep: int = 1) -> None:
+        self.run_dir, self.every_steps, self.config, self.keep = run_dir, every_steps, config, keep
+        self.saved_at = 0
+
+    def after_iteration(self, runner: Runner) -> None:
+        if self.every_steps is not None and runner.progress.steps - self.saved_at >= self.every_steps:
+            self.save(runner)
+
+    def at_end(self, runner: Runner) -> None:
+        self.save(runner)
+
+    def save(self, runner: Runner) -> None:
+        checkpoint.save(self.run_dir, {"config": self.config, "runner": runner.state_dict()}, self.keep)
+        self.saved_at = runner.progress.steps

@@ -1,0 +1,7 @@
+"""What follows the word `pgtrain`: each command is a module with `main(argv) -> exit code`, imported when called."""
+
+# word -> (module, what it does)
+COMMANDS = {
+    "train": ("pgtrain.commands.train", "train a policy; the default, so the word can be left out"),
+    "eval": ("pgtrain.commands.evaluate", "play the policy of a run and report its return"),
+}

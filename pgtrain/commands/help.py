@@ -1,0 +1,114 @@
+"""`pgtrain --help`: the choices in conf/, the settings most used, examples. Imports neither Hydra nor torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from pgtrain.config import paths
+from pgtrain.config.convert import type_hints
+from pgtrain.config.errors import shown
+from pgtrain.config.schema import OPTIONS, Config
+
+GROUPS = (
+    "algo",
+    "env",
+    "policy",
+    "advantage",
+    "advantage/baseline",
+    "update",
+    "entropy",
+    "optim",
+    "optim/lr",
+    "device",
+    "monitor",
+)
+COMMON = """
+seed total_steps num_envs horizon gamma collect.unit collect.episodes env.backend env.max_episode_steps
+policy.hidden policy.activation policy.share advantage.normalize optim.lr.value optim.max_grad_norm entropy.coef
+update.epochs update.minibatch_size device.threads eval.episodes monitor.terminal
+""".split()
+MORE = {"env": "<any Gymnasium id> | <module>:<Id>", "device": "cuda:<number>"}
+WIDTH = 110
+
+TEXT = """\
+pgtrain trains policy-gradient agents on Gymnasium environments.
+
+usage
+  pgtrain SETTING=VALUE …                train, e.g. pgtrain algo=reinforce env=CartPole-v1
+  pgtrain -m SETTING=VALUE,VALUE …       train with each combination of the values
+{commands}
+choices: pgtrain GROUP=NAME …   (* without a word from you; a recipe algo=… may choose otherwise)
+{groups}
+
+common settings: pgtrain KEY=VALUE …   (with their defaults; pgtrain --cfg job shows all, with what a recipe changes)
+{settings}
+
+examples
+  pgtrain algo=reinforce env=CartPole-v1
+  pgtrain algo=a2c env=LunarLander-v3 num_envs=16 total_steps=5e5 seed=1
+  pgtrain algo=reinforce advantage/baseline=value env=Acrobot-v1 optim.lr.value=3e-4
+  pgtrain -m algo=reinforce,a2c seed=0,1,2
+  pgtrain eval latest episodes=100
+
+more
+  --cfg job               show the settings that a command line gives, and don't train
+  --config-dir FOLDER     a folder with options of your own, e.g. FOLDER/env/my_env.yaml
+  hydra.run.dir=FOLDER    the run folder (else outputs/<date>/<time>_<algo>_<env>_s<seed>)
+  --info, --hydra-help    about Hydra, which reads the command line
+  --version
+  tab completion          eval "$(pgtrain -sc install=bash)"
+"""
+
+
+def help_text(commands: Mapping[str, str]) -> str:
+    """The whole help. `commands`: name → what it does."""
+    conf = paths.conf_dir()
+    return TEXT.format(
+        commands="".join(f"  pgtrain {name + ' …':<31}{about}\n" for name, about in commands.items()),
+        groups="\n".join(_group_line(conf, group) for group in GROUPS if (conf / group).is_dir()),
+        settings="\n".join(_setting_line(key) for key in COMMON),
+    )
+
+
+def _group_line(conf: Path, group: str) -> str:
+    """`  advantage=   gae | monte_carlo* | …`."""
+    chosen = default_option(conf, group)
+    names = [
+        name + "*" * (name == chosen) for name in sorted(path.stem for path in (conf / group).glob("*.yaml"))
+    ]
+    if chosen and chosen + "*" not in names:
+        names.insert(0, chosen + "*")
+    if group in MORE:
+        names.append(MORE[group])
+    return _entry(f"{group}=", " | ".join(names))
+
+
+def default_option(conf: Path, group: str) -> str | None:
+    """What the defaults list of config.yaml, or of the parent's default option, names for `group`."""
+    import yaml
+
+    parent, _, name = group.rpartition("/")
+    file = conf / "config.yaml" if not parent else conf / parent / f"{default_option(conf, parent)}.yaml"
+    for item in yaml.safe_load(file.read_text(encoding="utf-8")).get("defaults", []):
+        if isinstance(item, dict) and name in item:
+            return str(item[name])
+    return None
+
+
+def _setting_line(key: str) -> str:
+    cls, value, doc = Config, Config(), ""
+    for name in key.split("."):
+        found = {item.name: item for item in dataclasses.fields(cls)}[name]
+        doc, value, hint = found.metadata["doc"], getattr(value, name), type_hints(cls)[name]
+        cls = type(value) if hint in OPTIONS else hint
+    return _entry(f"{key}={shown(value)}", doc)
+
+
+def _entry(left: str, right: str) -> str:
+    lines = textwrap.wrap(right, WIDTH - 31, break_on_hyphens=False)
+    return "\n".join(
+        f"  {head:<29}{line}" for head, line in zip([left] + [""] * len(lines), lines, strict=False)
+    )

@@ -1,0 +1,218 @@
+"""Settings that don't fit together, and settings that would have no effect beside the others.
+
+`check` refuses them; `settle` then fills in what was left to "what fits" (`None`). Both need the config alone: no
+torch, no env. What depends on the env's spaces is `refuse_unused`'s, called once the env is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from pgtrain.config.errors import ConfigError, shown
+from pgtrain.config.schema import (
+    AdvantageConfig,
+    Config,
+    MonteCarloConfig,
+    NStepConfig,
+    ValueBaselineConfig,
+    has_critic,
+)
+
+HORIZON = 128
+EPISODES = 1
+VALUE_COEF = 0.5
+REWARD_CLIP = 10.0
+KEEP = 3
+
+
+def settle(config: Config) -> Config:
+    """A checked copy of `config` in which every setting that applies has a value. What doesn't apply stays None.
+
+    Raises: ConfigError.
+    """
+    check(config)
+    steps = config.collect.unit == "steps"
+    replace = dataclasses.replace
+    config = replace(
+        config,
+        horizon=(config.horizon or HORIZON) if steps else None,
+        collect=replace(config.collect, episodes=None if steps else config.collect.episodes or EPISODES),
+    )
+    if has_critic(config) and config.update.value_coef is None:
+        config.update = replace(config.update, value_coef=VALUE_COEF)
+    if has_critic(config) and config.policy.normalize_value is None:
+        config.policy = replace(config.policy, normalize_value="running")
+    if config.reward.scaling != "none" and config.reward.clip is None:
+        config.reward = replace(config.reward, clip=REWARD_CLIP)
+    if config.checkpoint.every_steps is not None and config.checkpoint.keep is None:
+        config.checkpoint = replace(config.checkpoint, keep=KEEP)
+    _check_batch(config)
+    return config
+
+
+def check(config: Config) -> None:
+    """Refuse settings that contradict each other or have no effect.
+
+    Raises: ConfigError naming the keys, the values and a way out.
+    """
+    _check_collect(config)
+    _check_advantage(config.advantage, config)
+    _check_critic(config)
+    _check_policy(config)
+    _check_env(config)
+    _check_rest(config)
+
+
+def _no_effect(key: str, value: object, why: str, instead: str) -> ConfigError:
+    return ConfigError(f"{key}={shown(value)} has no effect {why}: {instead}", key)
+
+
+def _check_collect(config: Config) -> None:
+    collect = config.collect
+    if collect.unit == "episodes" and config.horizon is not None:
+        raise _no_effect(
+            "horizon",
+            config.horizon,
+            "with collect.unit=episodes",
+            "use horizon=null, and collect.episodes for the number of episodes, or collect.unit=steps",
+        )
+    if collect.unit == "steps" and collect.episodes is not None:
+        raise _no_effect(
+            "collect.episodes",
+            collect.episodes,
+            "with collect.unit=steps",
+            "use collect.episodes=null, and horizon for the number of steps, or collect.unit=episodes",
+        )
+    if collect.unit == "steps" and config.update.mean_over == "episodes":
+        raise ConfigError(
+            "update.mean_over=episodes needs whole episodes: use collect.unit=episodes or update.mean_over=steps",
+            "update.mean_over",
+        )
+
+
+def _check_advantage(advantage: AdvantageConfig, config: Config) -> None:
+    if not isinstance(advantage, MonteCarloConfig):
+        return
+    steps = config.collect.unit == "steps"
+    total = advantage.returns == "total"
+    if steps and total:
+        raise ConfigError(
+            "advantage.returns=total needs whole episodes: use collect.unit=episodes (with horizon=null) "
+            "or advantage.returns=reward_to_go",
+            "advantage.returns",
+        )
+    if steps and advantage.truncation_bootstrap == "none":
+        raise ConfigError(
+            "advantage.truncation_bootstrap=none would count the end of a rollout as the end of an episode: use "
+            "collect.unit=episodes (with horizon=null), advantage.truncation_bootstrap=mean_return or =value",
+            "advantage.truncation_bootstrap",
+        )
+    if total and advantage.discount_states:
+        raise ConfigError(
+            "advantage.discount_states=true would discount twice with advantage.returns=total, whose returns are "
+            "discounted from the first step already: use advantage.discount_states=false",
+            "advantage.discount_states",
+        )
+    if advantage.truncation_bootstrap == "value" and not isinstance(advantage.baseline, ValueBaselineConfig):
+        raise ConfigError(
+            "advantage.truncation_bootstrap=value needs a critic: use advantage/baseline=value, or "
+            "advantage.truncation_bootstrap=mean_return",
+            "advantage.truncation_bootstrap",
+        )
+
+
+def _check_critic(config: Config) -> None:
+    """Settings of the value network, where there is none."""
+    if has_critic(config):
+        return
+    why = "without a critic"
+    instead = "use advantage/baseline=value, advantage=gae, td or n_step, or leave it out"
+    if config.update.value_coef is not None:
+        raise _no_effect("update.value_coef", config.update.value_coef, why, instead)
+    if config.policy.share != 0:
+        raise _no_effect("policy.share", config.policy.share, why, instead)
+    if config.policy.normalize_value is not None:
+        raise _no_effect("policy.normalize_value", config.policy.normalize_value, why, instead)
+
+
+def _check_policy(config: Config) -> None:
+    policy = config.policy
+    layers = len(policy.hidden)
+    if isinstance(policy.share, int) and policy.share > layers:
+        raise ConfigError(
+            f"policy.share={policy.share}: must be a whole number from 0 to {layers} (policy.hidden has {layers} "
+            "layers) or all",
+            "policy.share",
+        )
+    if policy.log_std_min >= policy.log_std_max:
+        raise ConfigError(
+            f"policy.log_std_min={policy.log_std_min:g} must be below policy.log_std_max={policy.log_std_max:g}",
+            "policy.log_std_min",
+        )
+
+
+def _check_env(config: Config) -> None:
+    env = config.env
+    if env.workers is None:
+        return
+    if env.backend not in ("process", "auto"):
+        raise _no_effect(
+            "env.workers", env.workers, f"with env.backend={env.backend}", "use env.backend=process"
+        )
+    if env.workers > config.num_envs:
+        raise ConfigError(
+            f"env.workers={env.workers}: must be at most num_envs={config.num_envs}, as a worker runs whole envs",
+            "env.workers",
+        )
+
+
+def _check_rest(config: Config) -> None:
+    if config.reward.scaling == "none" and config.reward.clip is not None:
+        raise _no_effect(
+            "reward.clip", config.reward.clip, "with reward.scaling=none", "use reward.scaling=running_std"
+        )
+    if config.eval.episodes == 0 and not config.eval.greedy:
+        raise _no_effect("eval.greedy", config.eval.greedy, "with eval.episodes=0", "use eval.episodes=100")
+    if config.checkpoint.keep is not None and config.checkpoint.every_steps is None:
+        raise _no_effect(
+            "checkpoint.keep",
+            config.checkpoint.keep,
+            "with checkpoint.every_steps=null",
+            "use e.g. checkpoint.every_steps=50000",
+        )
+
+
+def _check_batch(config: Config) -> None:
+    """What is compared with the steps of an iteration, known for collect.unit=steps alone."""
+    if config.horizon is None:
+        return
+    batch = config.num_envs * config.horizon
+    size = config.update.minibatch_size
+    if size is not None and size > batch:
+        raise ConfigError(
+            f"update.minibatch_size={size}: must be at most the batch of {batch} steps "
+            f"(num_envs={config.num_envs} x horizon={config.horizon})",
+            "update.minibatch_size",
+        )
+    advantage = config.advantage
+    if isinstance(advantage, NStepConfig) and advantage.n > config.horizon:
+        raise ConfigError(
+            f"advantage.n={advantage.n}: must be at most horizon={config.horizon}, the steps that a rollout has",
+            "advantage.n",
+        )
+
+
+def refuse_unused(overrides: Sequence[str], keys: Iterable[str], why: str) -> None:
+    """For settings that only some envs use: refuse the ones of `keys` that the user asked for.
+
+    `refuse_unused(overrides, ["policy.mean"], "with the discrete actions of CartPole-v1")`. A key ending in a dot
+    stands for its whole group. Defaults and values of a YAML are no request.
+
+    Raises: ConfigError.
+    """
+    for override in overrides:
+        key = override.partition("=")[0].lstrip("+")
+        for unused in keys:
+            if key == unused or (unused.endswith(".") and key.startswith(unused)):
+                raise ConfigError(f"{override} has no effect {why}: leave it out", key)

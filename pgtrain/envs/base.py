@@ -1,0 +1,93 @@
+"""What every vector env of pgtrain has: the attributes, reset, step, set_idle, close.
+
+Dimensions: N envs, D numbers in an encoded observation, A numbers in a flattened action, k envs that are done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from pgtrain.envs.spaces import ActionAdapter, ObservationEncoder
+from pgtrain.types import Step
+
+
+def env_seeds(seed: int, num_envs: int) -> list[int]:
+    """One seed per env from one seed of the run: distinct, and the same on every backend."""
+    return [int(s) for s in np.random.SeedSequence(seed).generate_state(num_envs)]
+
+
+class VectorEnv:
+    """N envs stepped together; NumPy in, NumPy out. Arrays returned are the caller's: no later step changes them.
+
+    `autoreset` is "same_step" (a done env is reset in the step that ended it) or "next_step" (the step after a
+    done resets the env, ignores the action, and is reported with valid = False).
+    """
+
+    backend: str = ""
+    autoreset: str = "same_step"
+    device: str = "cpu"
+    differentiable: bool = False
+
+    def __init__(
+        self,
+        env_id: str,
+        num_envs: int,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        *,
+        reward_threshold: float | None = None,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        self.env_id = env_id
+        self.num_envs = num_envs
+        self.observation_space = observation_space  # of one env
+        self.action_space = action_space  # of one env
+        self.reward_threshold = reward_threshold
+        self.max_episode_steps = max_episode_steps
+        self.notices: list[str] = []  # one-line things to tell the user
+        self._encode = ObservationEncoder(observation_space, env_id)
+        self._decode = ActionAdapter(action_space, env_id)
+        self.obs_dim: int = self._encode.dim
+        self.obs_dtype = self._encode.dtype
+        self.obs_is_float_box: bool = self._encode.is_float_box  # may be standardised
+
+    def reset(self, seed: int) -> np.ndarray:
+        """Reset all envs with seeds made from `seed` → obs [N, D]."""
+        raise NotImplementedError
+
+    def step(self, action: np.ndarray) -> Step:
+        """One step of each env that is not idle. `action`: int64 [N] from 0 (Discrete), or float [N, A] (Box)."""
+        raise NotImplementedError
+
+    def set_idle(self, mask: np.ndarray) -> None:
+        """Envs where `mask` [N] is True stand still (valid = False, reward 0, not done, obs repeated)."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Free the envs; calling it again does nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs to go on from this very step; {} where the envs cannot tell."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`, made by `state_dict` of an equal vector env."""
+        if state:
+            raise ValueError(f"the {self.backend} backend cannot restore the state of its envs")
+
+    def __enter__(self) -> VectorEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def idle_mask(mask: Any, num_envs: int) -> np.ndarray | None:
+    """A copy of `mask` as bool [N]; None when no env is idle."""
+    mask = np.array(mask, dtype=np.bool_)
+    if mask.shape != (num_envs,):
+        raise ValueError(f"idle mask: expected shape {(num_envs,)}, got {mask.shape}")
+    return mask if mask.any() else None

@@ -1,0 +1,71 @@
+"""The outermost wrapper of each single env: it can stand still, and its faults are told by name."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+
+from pgtrain.envs.registry import one_line
+from pgtrain.envs.spaces import conform
+from pgtrain.types import TrainingError
+
+
+class Guard(gym.Wrapper[Any, Any, Any, Any]):
+    """Checks what one env returns, copies its observation, and drops its info.
+
+    An exception, an observation that breaks the declared space, or a result of another form becomes a TrainingError
+    that names the env, its index and its step. While `idle`, the env is not stepped. `now`, if given, is a
+    one-element array that gets the env's index whenever the env is entered (who is it that hangs?).
+    """
+
+    def __init__(
+        self, env: gym.Env[Any, Any], env_id: str, index: int, now: np.ndarray | None = None
+    ) -> None:
+        super().__init__(env)
+        self.env_id, self.index, self.idle = env_id, index, False
+        self.steps = 0  # of the env's life
+        self.episode, self.episode_step = 0, 0
+        self._space = env.observation_space
+        self._obs: Any = None
+        self._now = now if now is not None else np.zeros(1, np.int64)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        self._now[0] = self.index
+        self.episode, self.episode_step = self.episode + 1, 0
+        try:
+            obs, _ = self.env.reset(seed=seed, options=options)
+            self._obs = conform(self._space, obs)
+        except Exception as error:
+            self._fail(error, f"reset {self.episode}")
+        return self._obs, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.idle:
+            return self._obs, 0.0, False, False, {}
+        self._now[0] = self.index
+        self.steps += 1
+        self.episode_step += 1
+        try:
+            obs, reward, terminated, truncated, _ = self.env.step(action)
+            self._obs = conform(self._space, obs)
+            return self._obs, _number(reward), bool(terminated), bool(truncated), {}
+        except Exception as error:
+            self._fail(error, f"step {self.steps} (step {self.episode_step} of episode {self.episode})")
+
+    def _fail(self, error: Exception, when: str) -> NoReturn:
+        kind = "" if isinstance(error, TrainingError) else f"{type(error).__name__}: "
+        text = one_line(str(error))
+        raise TrainingError(f"env={self.env_id}, env index {self.index}, at {when}: {kind}{text}") from error
+
+
+def _number(reward: Any) -> float:
+    if type(reward) is float:
+        return reward
+    array = np.asarray(reward)
+    if array.size != 1 or array.dtype.kind not in "fiub":
+        raise ValueError(f"reward: expected one number, got {reward!r}")
+    return float(array.reshape(()))

@@ -1,0 +1,72 @@
+"""The worker's side of the process backend: memory shared with the parent, and the loop that obeys it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import traceback
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from pgtrain.envs.adapters import SyncEnv
+from pgtrain.types import TrainingError, UserError
+
+
+class Shared(NamedTuple):
+    """Shared memory of one array."""
+
+    memory: Any
+    dtype: str
+    shape: tuple[int, ...]
+
+    def array(self) -> np.ndarray:
+        return np.frombuffer(self.memory, self.dtype, int(np.prod(self.shape))).reshape(self.shape)
+
+
+def serve(pipe: Any, payload: bytes, shared: dict[str, Shared], number: int, first: int, count: int) -> None:
+    """A worker: makes envs first .. first + count − 1, then answers each command with None or an error."""
+    with contextlib.suppress(ValueError, AttributeError):
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # Ctrl-C is the parent's, who ends us (for Windows: no mask)
+    rows = slice(first, first + count)
+    arrays = {name: s.array() for name, s in shared.items()}
+    mine = {name: array[rows] for name, array in arrays.items() if name != "now"}
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
+        try:
+            env = SyncEnv(cloudpickle.loads(payload), count, first=first, now=arrays["now"][number])
+            pipe.send(None)
+            while True:
+                command, data = pipe.recv()
+                if command == "close":
+                    env.close()
+                    return
+                _obey(env, command, data, mine)
+                pipe.send(None)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception as error:
+            kind = UserError if isinstance(error, UserError) else TrainingError
+            text = (
+                str(error)
+                if isinstance(error, (UserError, TrainingError))
+                else f"{type(error).__name__}: {error}"
+            )
+            pipe.send((kind, text, traceback.format_exc()))
+
+
+def _obey(env: SyncEnv, command: str, data: Any, mine: dict[str, np.ndarray]) -> None:
+    if command == "reset":
+        mine["obs"][...] = env.reset_each(data)
+    elif command == "idle":
+        env.set_idle(data)
+    else:
+        step = env.step(mine["action"])
+        mine["obs"][...] = step.obs
+        mine["reward"][...] = step.reward
+        mine["terminated"][...] = step.terminated
+        mine["truncated"][...] = step.truncated
+        if step.final_obs is not None:
+            mine["final_obs"][step.terminated | step.truncated] = step.final_obs

@@ -1,0 +1,156 @@
+"""`make_vector_env`: any Gymnasium env id → N envs behind one interface."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode
+
+from pgtrain.envs import native
+from pgtrain.envs.adapters import GuestEnv, SyncEnv
+from pgtrain.envs.base import VectorEnv
+from pgtrain.envs.registry import EnvFactory, check_kwargs, find_spec, quiet, told_in_one_line, unknown_kwarg
+from pgtrain.types import UserError
+
+__all__ = ["BACKENDS", "VectorEnv", "adapt_vector_env", "make_vector_env"]
+
+BACKENDS = ("auto", "native", "sync", "process")
+
+
+def make_vector_env(
+    env_id: str,
+    num_envs: int,
+    *,
+    kwargs: dict[str, Any] | None = None,
+    backend: str = "auto",
+    workers: int | None = None,
+    max_episode_steps: int | None = None,
+    step_timeout: float | None = None,
+    start_method: str = "spawn",
+) -> VectorEnv:
+    """N envs of a registered id, or of `module:Id`.
+
+    backend: `native` (a batched env of pgtrain's, else the env's own vector env), `sync` (one after the other),
+    `process` (`workers` processes with num_envs/workers envs each; default: one for each CPU core, at most num_envs),
+    `auto` (process when `workers` is given; native where pgtrain has the env; else sync).
+    `step_timeout`: seconds that the process backend waits for a reset or a step before it names the env that hangs.
+    `max_episode_steps` replaces the time limit of the id. Raises UserError, in one line, for what cannot be had.
+    """
+    kwargs = dict(kwargs or {})
+    _check_numbers(num_envs, backend, workers, max_episode_steps)
+    spec = find_spec(env_id)
+    chosen, why = _choose(env_id, spec, kwargs, backend, workers)
+    if chosen == "native":
+        env = _make_native(env_id, spec, num_envs, kwargs, max_episode_steps)
+    else:
+        factory = EnvFactory(env_id, spec, kwargs, max_episode_steps)
+        if chosen == "sync":
+            env = SyncEnv(factory, num_envs)
+        else:
+            from pgtrain.envs.workers import ProcessEnv
+
+            env = ProcessEnv(factory, num_envs, workers, step_timeout=step_timeout, start_method=start_method)
+    if why:
+        env.notices.insert(0, f"env.backend={chosen}: {why}")
+    return env
+
+
+def adapt_vector_env(vec: gym.vector.VectorEnv[Any, Any, Any], env_id: str = "") -> VectorEnv:
+    """A Gymnasium vector env of the user's own behind pgtrain's interface; SAME_STEP or NEXT_STEP by its metadata."""
+    return GuestEnv(vec, env_id)
+
+
+def _check_numbers(num_envs: int, backend: str, workers: int | None, max_episode_steps: int | None) -> None:
+    if backend not in BACKENDS:
+        raise UserError(f"env.backend={backend}: allowed are {', '.join(BACKENDS)}")
+    if num_envs < 1:
+        raise UserError(f"num_envs={num_envs}: must be at least 1")
+    if max_episode_steps is not None and max_episode_steps < 1:
+        raise UserError(
+            f"env.max_episode_steps={max_episode_steps}: must be at least 1, or null for the env's own"
+        )
+    if workers is None:
+        return
+    if not 1 <= workers <= num_envs:
+        raise UserError(f"env.workers={workers}: must be between 1 and num_envs={num_envs}")
+    if backend in ("native", "sync"):
+        raise UserError(
+            f"env.workers={workers}: env.backend={backend} has no worker processes; use backend=process"
+        )
+
+
+def _choose(
+    env_id: str, spec: EnvSpec, kwargs: dict[str, Any], backend: str, workers: int | None
+) -> tuple[str, str]:
+    """The backend, and why it was chosen ("" when the user asked for it)."""
+    if backend != "auto":
+        return backend, ""
+    if workers is not None:
+        return "process", f"env.workers={workers} was given"
+    own = _own(spec)
+    if own is None:
+        return "sync", f"there is no native batched {env_id}"
+    unsupported = [name for name in kwargs if name not in own.kwargs]
+    if unsupported:
+        return "sync", f"the native batched {env_id} does not know env.kwargs.{unsupported[0]}"
+    return "native", f"pgtrain's batched {env_id}, equal to Gymnasium's step by step"
+
+
+def _own(spec: EnvSpec) -> native.Native | None:
+    """pgtrain's own batched env for this spec; None when the id stands for other dynamics than ours."""
+    own = native.NATIVE.get(spec.id)
+    same = (
+        own is not None
+        and spec.entry_point == own.entry_point
+        and not spec.kwargs
+        and not spec.additional_wrappers
+    )
+    return own if same else None
+
+
+def _make_native(
+    env_id: str, spec: EnvSpec, num_envs: int, kwargs: dict[str, Any], max_episode_steps: int | None
+) -> VectorEnv:
+    own = _own(spec)
+    if own is not None:
+        for name in kwargs:
+            if name not in own.kwargs:
+                raise UserError(unknown_kwarg(f"{env_id} env.backend=native", name, list(own.kwargs)))
+        return native.load(own)(
+            env_id,
+            num_envs,
+            max_episode_steps=max_episode_steps or spec.max_episode_steps,
+            reward_threshold=spec.reward_threshold,
+            **kwargs,
+        )
+    if spec.vector_entry_point is None:
+        names = ", ".join(sorted(native.NATIVE))
+        raise UserError(
+            f"env.backend=native: there is no batched env={env_id}; pgtrain has {names}; use backend=sync or process"
+        )
+    return _make_guest(env_id, spec, num_envs, kwargs, max_episode_steps)
+
+
+def _make_guest(
+    env_id: str, spec: EnvSpec, num_envs: int, kwargs: dict[str, Any], max_episode_steps: int | None
+) -> VectorEnv:
+    """The env's own vector env, in SAME_STEP mode if it takes an autoreset_mode."""
+    check_kwargs(env_id, spec.vector_entry_point, kwargs)
+    with quiet(), told_in_one_line(env_id, kwargs):
+        entry: Any = spec.vector_entry_point
+        parameters = inspect.signature(
+            load_env_creator(entry) if isinstance(entry, str) else entry
+        ).parameters
+        extra: dict[str, Any] = {}
+        if "autoreset_mode" in parameters:
+            extra["autoreset_mode"] = AutoresetMode.SAME_STEP
+        if max_episode_steps is not None:
+            extra["max_episode_steps"] = max_episode_steps
+        vec = gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **{**kwargs, **extra})
+    env = GuestEnv(vec, env_id)
+    how = "SAME_STEP" if env.autoreset == "same_step" else "NEXT_STEP, whose reset rows are left out"
+    env.notices.append(f"env.backend=native: the env's own {type(vec).__name__}, autoreset {how}")
+    return env

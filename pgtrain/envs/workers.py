@@ -1,0 +1,240 @@
+"""ProcessEnv: the envs in worker processes, a SyncEnv of some of them in each.
+
+Observations, rewards, flags and actions go through shared memory; a pipe for each worker carries only "go", "done" and
+errors. Gymnasium's AsyncVectorEnv is not used here: it needs one process an env, pickles every env's info at each
+step, and answers a dead worker with a bare EOFError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from typing import Any, NoReturn
+
+import cloudpickle  # comes with Gymnasium
+import numpy as np
+
+from pgtrain.envs.adapters import time_limit
+from pgtrain.envs.base import VectorEnv, env_seeds, idle_mask
+from pgtrain.envs.registry import EnvFactory
+from pgtrain.envs.serve import Shared, serve
+from pgtrain.types import Step, TrainingError
+
+GOODBYE_S = 5.0  # how long a worker may take to close its envs
+
+
+class _RemoteTraceback(Exception):
+    """The traceback of a worker, as the cause of the error that tells of it."""
+
+
+class ProcessEnv(VectorEnv):
+    """N envs in `workers` processes; equal to SyncEnv in every number.
+
+    Started with `start_method` spawn by default, so that threads and locks of this process do not matter. An error in
+    an env, a worker that dies, or one that does not answer within `step_timeout` seconds ends all workers and becomes a
+    TrainingError that names the env.
+    """
+
+    backend = "process"
+
+    def __init__(
+        self,
+        factory: EnvFactory,
+        num_envs: int,
+        workers: int | None = None,
+        *,
+        step_timeout: float | None = None,
+        start_method: str = "spawn",
+    ) -> None:
+        self._processes: list[Any] = []
+        self._pipes: list[Any] = []
+        probe, warned = factory.make_with_warnings()  # tells the spaces, and the user's mistakes, at once
+        observation_space, action_space, limit = (
+            probe.observation_space,
+            probe.action_space,
+            time_limit(probe),
+        )
+        probe.close()
+        super().__init__(
+            factory.env_id,
+            num_envs,
+            observation_space,
+            action_space,
+            reward_threshold=factory.spec.reward_threshold,
+            max_episode_steps=limit,
+        )
+        self._timeout = step_timeout
+        self._idle: np.ndarray | None = None
+        count = workers or min(num_envs, _cores())
+        self._groups = [range(int(g[0]), int(g[-1]) + 1) for g in np.array_split(np.arange(num_envs), count)]
+        context = mp.get_context(start_method)
+        self._arrays(context, count)
+        self._start(context, factory)
+        self.notices += [*warned, f"{num_envs} envs in {count} worker processes"]
+
+    def _arrays(self, context: Any, workers: int) -> None:
+        n, d, width = self.num_envs, self.obs_dim, self._decode.width
+        action: tuple[str, tuple[int, ...]] = ("int64", (n,)) if width is None else ("float64", (n, width))
+        layout = {
+            "obs": (np.dtype(self.obs_dtype).name, (n, d)),
+            "final_obs": (np.dtype(self.obs_dtype).name, (n, d)),
+            "reward": ("float64", (n,)),
+            "terminated": ("bool", (n,)),
+            "truncated": ("bool", (n,)),
+            "action": action,
+            "now": ("int64", (workers, 1)),  # the env that a worker is in
+        }
+        self._shared = {
+            name: Shared(context.RawArray("b", int(np.prod(shape)) * np.dtype(dtype).itemsize), dtype, shape)
+            for name, (dtype, shape) in layout.items()
+        }
+        self._a = {name: shared.array() for name, shared in self._shared.items()}
+
+    def _start(self, context: Any, factory: EnvFactory) -> None:
+        payload = cloudpickle.dumps(factory)
+        try:
+            with _no_keyboard_interrupt():
+                for number, group in enumerate(self._groups):
+                    ours, theirs = context.Pipe()
+                    process = context.Process(
+                        target=serve,
+                        args=(theirs, payload, self._shared, number, group.start, len(group)),
+                        name=f"pgtrain-envs-{number}",
+                        daemon=True,
+                    )
+                    self._pipes.append(ours)
+                    self._processes.append(process)
+                    process.start()
+                    theirs.close()
+            self._collect(None, "start")
+        except BaseException:
+            self.close(force=True)
+            raise
+
+    def reset(self, seed: int) -> np.ndarray:
+        seeds = env_seeds(seed, self.num_envs)
+        self._command("reset", [seeds[g.start : g.stop] for g in self._groups])
+        return self._a["obs"].copy()
+
+    def step(self, action: np.ndarray) -> Step:
+        a = self._a
+        a["action"][...] = np.asarray(action).reshape(a["action"].shape)
+        self._command("step", [None] * len(self._groups))
+        terminated, truncated = a["terminated"].copy(), a["truncated"].copy()
+        done = terminated | truncated
+        final_obs = a["final_obs"][done] if done.any() else None
+        valid = None if self._idle is None else ~self._idle
+        return Step(a["obs"].copy(), a["reward"].copy(), terminated, truncated, final_obs, valid)
+
+    def set_idle(self, mask: np.ndarray) -> None:
+        idle = idle_mask(mask, self.num_envs)
+        if idle is None and self._idle is None:
+            return
+        self._idle = idle
+        each = np.zeros(self.num_envs, np.bool_) if idle is None else idle
+        self._command("idle", [each[g.start : g.stop] for g in self._groups])
+
+    def _command(self, name: str, data: list[Any]) -> None:
+        if not self._pipes:
+            raise RuntimeError(f"env={self.env_id}: the vector env is closed")
+        try:
+            for number, (pipe, part) in enumerate(zip(self._pipes, data, strict=True)):
+                try:
+                    pipe.send((name, part))
+                except OSError:
+                    self._died(number)
+            self._collect(self._timeout, name)
+        except (
+            BaseException
+        ):  # Ctrl-C too: answers still under way would be taken for those of the next command
+            self.close(force=True)
+            raise
+
+    def _collect(self, timeout: float | None, what: str) -> None:
+        """Wait for every worker's answer. The first error, by env index, is raised; whoever called ends the workers."""
+        end = None if timeout is None else time.monotonic() + timeout
+        failed: tuple[type[Exception], str, str] | None = None
+        for number, pipe in enumerate(self._pipes):
+            try:
+                if not pipe.poll(None if end is None else max(0.0, end - time.monotonic())):
+                    self._hangs(number, timeout, what)
+                answer = pipe.recv()
+            except (EOFError, OSError):
+                if failed is None:
+                    self._died(number)
+                continue
+            failed = failed or answer
+        if failed is not None:
+            kind, text, trace = failed
+            raise kind(text) from _RemoteTraceback(f"\n{trace}")
+
+    def _hangs(self, number: int, timeout: float | None, what: str) -> NoReturn:
+        index = int(self._a["now"][number, 0])
+        raise TrainingError(
+            f"env={self.env_id}, env index {index}: no answer to {what} within {timeout:g} s; the workers were ended"
+        )
+
+    def _died(self, number: int) -> NoReturn:
+        group, process = self._groups[number], self._processes[number]
+        process.join(GOODBYE_S)
+        code, index = process.exitcode, int(self._a["now"][number, 0])
+        hint = (
+            " (started from a script? guard its entry point with: if __name__ == '__main__':)"
+            if code == 1
+            else " (out of memory, or a crash in the env's native code?)"
+        )
+        raise TrainingError(
+            f"env={self.env_id}: the worker of envs {group.start}..{group.stop - 1} died with exit code {code}, "
+            f"in env index {index}{hint}"
+        )
+
+    def close(self, force: bool = False) -> None:
+        """End the workers; `force` does not wait for them to close their envs."""
+        pipes, processes = self._pipes, self._processes
+        self._pipes, self._processes = [], []
+        if not force:
+            for pipe in pipes:
+                with contextlib.suppress(OSError):
+                    pipe.send(("close", None))
+        end = time.monotonic() + (0.0 if force else GOODBYE_S)
+        started = [p for p in processes if p.pid is not None]
+        for process in started:
+            process.join(max(0.0, end - time.monotonic()))
+        for stop in ("terminate", "kill"):
+            left = [p for p in started if p.is_alive()]
+            for process in left:
+                getattr(process, stop)()
+            for process in left:
+                process.join(1.0)
+        for pipe in pipes:
+            pipe.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_processes", None):
+            self.close(force=True)
+
+
+def _cores() -> int:
+    """The CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _no_keyboard_interrupt() -> Iterator[None]:
+    """Holds SIGINT back while workers start, and in them for good (a child inherits the mask)."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it in between would lift the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,65 @@
+"""Ctrl-C and SIGTERM: the run ends with a checkpoint and its summary instead of a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+
+class Interrupted(BaseException):
+    """Raised out of env stepping by the first signal. A BaseException, so that no env's `except Exception` swallows it."""
+
+
+class Interrupt:
+    """Installs the handlers while a run is under way (main thread only; elsewhere it does nothing).
+
+    The first signal is noted; while an env is being stepped it also raises `Interrupted` at once, for an env may never come
+    back. During an update or a save it waits for the end of the iteration. A second signal is the ordinary KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._stepping = False
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        return self.signum is not None
+
+    @property
+    def exit_code(self) -> int:
+        """128 + signal number: 130 for Ctrl-C, 143 for SIGTERM; 0 without one."""
+        return 0 if self.signum is None else 128 + self.signum
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                self._previous[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+        self._previous.clear()
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Env code runs inside: a signal ends it at once."""
+        if self.requested:
+            raise Interrupted
+        self._stepping = True
+        try:
+            yield
+        finally:
+            self._stepping = False
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.signum = signum
+        if self._stepping:
+            raise Interrupted

@@ -1,0 +1,371 @@
+"""Every number that pgtrain shows, said once: what it is, its unit, and what it looks like when a run goes wrong.
+
+TensorBoard's charts and texts, `metrics.jsonl`, the terminal and the README's legend all read these tables, so
+they cannot disagree. `python -m pgtrain.monitor.dashboard` prints the legend for the README.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """One number: `tag` names it in TensorBoard and JSONL, the rest is for people."""
+
+    tag: str
+    name: str
+    meaning: str
+    unit: str
+    bad: str  # what it looks like when the run goes wrong
+    section: str
+
+
+class Chart(NamedTuple):
+    """One chart of TensorBoard's Custom Scalars: lines, or a band (middle, lower edge, upper edge)."""
+
+    title: str
+    tags: tuple[str, ...]
+    band: bool = False
+
+
+LEARNING, LOSSES, POLICY = "Learning", "Losses", "Policy"
+CRITIC, GRADIENT, TIME = "Advantage and critic", "Gradient health", "Time"
+RESULT = (
+    "Result"  # written once, at the end; the capital F puts it first among the columns of the HParams tab
+)
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        "episode/return",
+        "return",
+        "Sum of an episode's raw rewards; mean over the episodes that ended in this iteration.",
+        "reward",
+        "Flat from the start: nothing is learned. Rises, then falls and stays low: the policy collapsed.",
+        LEARNING,
+    ),
+    Metric(
+        "episode/return_100",
+        "return, last 100",
+        "Mean return of the last 100 finished episodes: the calm version of the return.",
+        "reward",
+        "Falls by more than half of what was gained: updates are too large (lower `optim.lr.value`).",
+        LEARNING,
+    ),
+    Metric(
+        "episode/length",
+        "episode length",
+        "Steps of an episode; mean over the episodes that ended in this iteration.",
+        "steps",
+        "Stuck at the time limit where the goal is to finish, or near its first value where it is to survive.",
+        LEARNING,
+    ),
+    Metric(
+        "episode/count",
+        "episodes",
+        "Episodes that ended in this iteration.",
+        "episodes",
+        "0 for many iterations: episodes outlast the iteration, so returns are seen late and rarely.",
+        LEARNING,
+    ),
+    Metric(
+        "evaluation/return",
+        "evaluation return",
+        "Mean return of episodes played for measuring only, with the policy held fixed.",
+        "reward",
+        "Far below the training return: the policy needs its randomness, or the return was luck.",
+        LEARNING,
+    ),
+    Metric(
+        "reward/scale",
+        "reward scale",
+        "What rewards are divided by before learning (1: as they are). Returns shown are always raw.",
+        "reward",
+        "Jumps late in the run: all value targets jump with it.",
+        LEARNING,
+    ),
+    Metric(
+        "loss/actor",
+        "actor loss",
+        "What the policy's update lowers: -mean(advantage x log-probability). Not an error: it need not go to 0.",
+        "advantage",
+        "NaN, or sudden peaks many times its usual size: a few samples rule the update.",
+        LOSSES,
+    ),
+    Metric(
+        "loss/critic",
+        "critic loss",
+        "Half the mean squared distance between the critic's value and its target. Grows along with returns.",
+        "reward²",
+        "Grows while the return does not: the critic diverges. Exactly constant: the critic learns nothing.",
+        LOSSES,
+    ),
+    Metric(
+        "policy/entropy",
+        "entropy",
+        "How undecided the policy is; ln(number of actions) means pure chance.",
+        "nats",
+        "Near 0 before the task is solved: it collapsed and tries nothing new. Stuck at the start: no learning.",
+        POLICY,
+    ),
+    Metric(
+        "policy/approx_kl",
+        "KL",
+        "How far this iteration's update moved the policy: estimated KL(old, new), measured after the update.",
+        "nats",
+        "Above 0.1, or peaks before a drop of the return: too large a step. Always 0: the policy does not move.",
+        POLICY,
+    ),
+    Metric(
+        "policy/kl",
+        "exact KL",
+        "KL(old, new) from the stored distributions, without sampling noise, measured after the update.",
+        "nats",
+        "As for KL; where the two differ much, the batch holds few or unlikely actions.",
+        POLICY,
+    ),
+    Metric(
+        "policy/std",
+        "action std",
+        "Mean standard deviation of a Gaussian policy: how widely it tries actions.",
+        "action",
+        "Shrinks to its lower limit early: exploration ends too soon. Grows without end: noise wins.",
+        POLICY,
+    ),
+    Metric(
+        "policy/clipped_actions",
+        "clipped actions",
+        "Share of sampled action components outside the action box, which the env gets cut to the edge.",
+        "fraction",
+        "Above 0.5: most actions are the edge; the policy cannot tell them apart.",
+        POLICY,
+    ),
+    Metric(
+        "schedule/entropy_coef",
+        "entropy coefficient",
+        "Weight of the entropy bonus in the loss.",
+        "1",
+        "So large that the entropy stays at its maximum: the bonus drowns the reward.",
+        POLICY,
+    ),
+    Metric(
+        "advantage/mean",
+        "advantage mean",
+        "Mean of how much better actions turned out than expected, before normalisation.",
+        "reward",
+        "Far from 0, seen against its std: the baseline or critic is biased.",
+        CRITIC,
+    ),
+    Metric(
+        "advantage/std",
+        "advantage std",
+        "Spread of the advantages, before normalisation: the strength of the learning signal.",
+        "reward",
+        "0: all actions look alike, there is nothing to learn from. Explodes: the critic diverges.",
+        CRITIC,
+    ),
+    Metric(
+        "advantage/min",
+        "advantage min",
+        "The worst surprise in the batch, before normalisation.",
+        "reward",
+        "Many std below the mean: one sample rules the update.",
+        CRITIC,
+    ),
+    Metric(
+        "advantage/max",
+        "advantage max",
+        "The best surprise in the batch, before normalisation.",
+        "reward",
+        "Many std above the mean: one sample rules the update.",
+        CRITIC,
+    ),
+    Metric(
+        "critic/explained_variance",
+        "explained variance",
+        "Share of the targets' variation that the critic foresaw: 1 perfect, 0 as good as a constant.",
+        "1",
+        "Below 0 after the first iterations: the critic is worse than a constant and adds noise.",
+        CRITIC,
+    ),
+    Metric(
+        "critic/value",
+        "critic value",
+        "Mean value that the critic expects: discounted reward still to come.",
+        "reward",
+        "Runs away from the discounted returns that are really reached.",
+        CRITIC,
+    ),
+    Metric(
+        "gradient/norm",
+        "gradient norm",
+        "Length of the gradient before the limit `optim.max_grad_norm`; mean over the iteration's updates.",
+        "loss / parameter",
+        "Always many times the limit: only the direction counts. 0: nothing is learned. Peaks: unstable.",
+        GRADIENT,
+    ),
+    Metric(
+        "gradient/skipped_updates",
+        "skipped updates",
+        "Updates left out so far since a loss or gradient was not finite.",
+        "updates",
+        "Anything above 0: look in `run.log` for the env and step where NaN or infinity came in.",
+        GRADIENT,
+    ),
+    Metric(
+        "schedule/learning_rate",
+        "learning rate",
+        "Step size of the optimiser.",
+        "1",
+        "Too large: KL and return jump. Too small: nothing moves.",
+        GRADIENT,
+    ),
+    Metric(
+        "time/steps_per_second",
+        "steps/s",
+        "Environment steps per second of wall time in this iteration, all envs together.",
+        "steps/s",
+        "Sinks during the run: other programs want the processor, or an env slows down.",
+        TIME,
+    ),
+    Metric(
+        "time/collect",
+        "time: collect",
+        "Time spent on playing: policy and envs.",
+        "s / iteration",
+        "Nearly all of the time: the envs are the bottleneck (more `num_envs`, `env.backend=process`).",
+        TIME,
+    ),
+    Metric(
+        "time/estimate",
+        "time: estimate",
+        "Time spent on returns, values and advantages.",
+        "s / iteration",
+        "More than a few percent of the iteration.",
+        TIME,
+    ),
+    Metric(
+        "time/update",
+        "time: update",
+        "Time spent on gradients and optimiser steps.",
+        "s / iteration",
+        "Nearly all of the time: fewer epochs, larger minibatches, or a smaller network.",
+        TIME,
+    ),
+    Metric(
+        "time/log",
+        "time: log",
+        "Time spent on this dashboard.",
+        "s / iteration",
+        "More than 2 % of the iteration (raise `monitor.log_every`).",
+        TIME,
+    ),
+    Metric(
+        "progress/iteration",
+        "iteration",
+        "Iterations so far: one is a rollout and the update from it.",
+        "iterations",
+        "Few at the end of the run: too few updates; make the rollout shorter.",
+        TIME,
+    ),
+    Metric(
+        "progress/steps",
+        "steps",
+        "Environment steps so far, summed over all envs. The x-axis of every chart.",
+        "steps",
+        "Does not grow: an env hangs.",
+        TIME,
+    ),
+    Metric(
+        "Final/evaluation_return",
+        "final evaluation",
+        "Mean return of the final evaluation, to compare runs in the HParams tab.",
+        "reward",
+        "Far below `Final/return_100`: the policy needs its randomness, or the return was luck.",
+        RESULT,
+    ),
+    Metric(
+        "Final/return_100",
+        "final return",
+        "Mean return of the last 100 training episodes.",
+        "reward",
+        "Differs widely between seeds: the setting is not reliable; compare several seeds.",
+        RESULT,
+    ),
+    Metric(
+        "Final/steps_per_second",
+        "overall steps/s",
+        "Environment steps per second over the whole run.",
+        "steps/s",
+        "Far below the usual `time/steps_per_second`: time went into evaluation, checkpoints or start-up.",
+        RESULT,
+    ),
+)
+
+SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(metric.section for metric in METRICS))
+BY_TAG: dict[str, Metric] = {metric.tag: metric for metric in METRICS}
+
+# What TensorBoard's Custom Scalars tab shows: curves that are read together share a chart.
+CHARTS: dict[str, tuple[Chart, ...]] = {
+    LEARNING: (
+        Chart("Return", ("episode/return", "episode/return_100", "evaluation/return")),
+        Chart("Episode length", ("episode/length",)),
+        Chart("Episodes per iteration", ("episode/count",)),
+        Chart("Reward scale", ("reward/scale",)),
+    ),
+    LOSSES: (Chart("Actor loss", ("loss/actor",)), Chart("Critic loss", ("loss/critic",))),
+    POLICY: (
+        Chart("Entropy", ("policy/entropy",)),
+        Chart("KL of one iteration's update", ("policy/approx_kl", "policy/kl")),
+        Chart("Gaussian policy: std, clipped actions", ("policy/std", "policy/clipped_actions")),
+        Chart("Entropy coefficient", ("schedule/entropy_coef",)),
+    ),
+    CRITIC: (
+        Chart("Advantage: mean, min to max", ("advantage/mean", "advantage/min", "advantage/max"), band=True),
+        Chart("Advantage: std", ("advantage/std",)),
+        Chart("Explained variance", ("critic/explained_variance",)),
+        Chart("Critic value", ("critic/value",)),
+    ),
+    GRADIENT: (
+        Chart("Gradient norm before the limit", ("gradient/norm",)),
+        Chart("Skipped updates", ("gradient/skipped_updates",)),
+        Chart("Learning rate", ("schedule/learning_rate",)),
+    ),
+    TIME: (
+        Chart("Steps per second", ("time/steps_per_second",)),
+        Chart("Seconds per iteration", ("time/collect", "time/estimate", "time/update", "time/log")),
+        Chart("Progress", ("progress/iteration", "progress/steps")),
+    ),
+}
+
+
+def legend_table() -> list[tuple[str, str, str, str, str, str]]:
+    """The legend as rows: section, name, tag, meaning, unit, what bad looks like."""
+    return [(m.section, m.name, m.tag, m.meaning, m.unit, m.bad) for m in METRICS]
+
+
+def legend_markdown() -> str:
+    """The legend as Markdown, one table a section under its name; pasted into the README."""
+    lines: list[str] = []
+    for section in SECTIONS:
+        lines += [f"**{section}**", ""]
+        lines += ["| name | tag | meaning | unit | what bad looks like |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {m.name} | `{m.tag}` | {m.meaning} | {m.unit} | {m.bad} |"
+            for m in METRICS
+            if m.section == section
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def section_markdown(section: str) -> str:
+    """One section's table in three columns, for TensorBoard's Text tab: it breaks the words of narrow columns."""
+    lines = ["| metric (unit) | meaning | what bad looks like |", "|---|---|---|"]
+    lines += [
+        f"| {m.name} ({m.unit}) `{m.tag}` | {m.meaning} | {m.bad} |" for m in METRICS if m.section == section
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(legend_markdown(), end="")

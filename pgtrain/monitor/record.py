@@ -1,0 +1,178 @@
+"""The run folder: made so that no two runs share one, and what it keeps so that a run can be understood later."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pgtrain.monitor.provenance import git_state, versions
+
+
+def create_run_dir(path: str | Path) -> Path:
+    """Makes a new folder at `path`, or at `path_1`, `path_2`, … where that name is taken, and returns it.
+
+    Exclusive: of several processes that ask for one name at a time, each gets a folder of its own.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    suffix = 0
+    while True:
+        candidate = path if suffix == 0 else path.with_name(f"{path.name}_{suffix}")
+        try:
+            candidate.mkdir()
+            return candidate
+        except FileExistsError:
+            suffix += 1
+
+
+def write_provenance(
+    run_dir: str | Path,
+    config_yaml: str,
+    overrides: Sequence[str],
+    command: str | Sequence[str] | None = None,
+) -> None:
+    """Writes what is needed to repeat the run: `config.yaml overrides.yaml git.json git.diff versions.json`.
+
+    Git's part and the versions never fail and take a second at most; outside a repository there are no git files.
+    No environment variables are kept. `command`: default `sys.argv`.
+    """
+    run_dir = Path(run_dir)
+    atomic_write(run_dir / "config.yaml", config_yaml if config_yaml.endswith("\n") else config_yaml + "\n")
+    lines = "".join(
+        f"- {json.dumps(text, ensure_ascii=False)}\n" for text in overrides
+    )  # JSON strings are YAML
+    atomic_write(run_dir / "overrides.yaml", lines or "[]\n")
+    state = git_state(Path.cwd(), run_dir / "git.diff")
+    if state is not None:
+        _write_json(run_dir / "git.json", state)
+    if command is None:
+        command = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    text = command if isinstance(command, str) else shlex.join(command)
+    _write_json(run_dir / "versions.json", {"command": text, **versions()})
+
+
+def write_summary(run_dir: str | Path, summary: Mapping[str, Any]) -> Path:
+    """Writes `summary.json` at once or not at all; NaN and infinity become null."""
+    path = Path(run_dir) / "summary.json"
+    _write_json(path, summary)
+    return path
+
+
+def atomic_write(path: str | Path, text: str) -> None:
+    """Writes a text file through a temporary one beside it and a rename: a killed process leaves no half file."""
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(
+            temporary, 0o666 & ~_umask()
+        )  # mkstemp makes private files; a run folder is shared like any other
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def json_ready(value: Any) -> Any:
+    """`value` in what strict JSON knows: NaN and infinity → None, NumPy and torch scalars → numbers, paths → text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [json_ready(entry) for entry in value]
+    if hasattr(value, "tolist"):  # NumPy and torch, scalars and arrays
+        return json_ready(value.tolist())
+    return str(value)
+
+
+def final_report(summary: Mapping[str, Any], run_dir: str | Path) -> str:
+    """What a user sees at the end: what was reached, in which time, where it lies, and what to do next."""
+    run_dir = Path(run_dir)
+    title = f"{summary.get('algo', '?')} on {summary.get('env', '?')}, seed {summary.get('seed', '?')}"
+    rows = [("return, last 100 episodes", _spread(summary, "return") or "no episode ended")]
+    evaluated = _spread(summary, "eval_return")
+    if evaluated:
+        rows.append(
+            ("return, final evaluation", f"{evaluated}   ({summary.get('eval_episodes', '?')} episodes)")
+        )
+    rows.append(("steps", _work(summary)))
+    rows.append(("time", _time(summary)))
+    if summary.get("skipped_updates"):
+        rows.append(
+            ("skipped updates", f"{summary['skipped_updates']}   (loss or gradient not finite, see run.log)")
+        )
+    if summary.get("error"):
+        rows.append(("error", " ".join(str(summary["error"]).split())))
+    shown = shlex.quote(_short(run_dir))
+    rows += [("", ""), ("run folder", _short(run_dir))]
+    if any(run_dir.glob("events.out.tfevents.*")):
+        rows.append(("look at it", f"{_program('tensorboard')} --logdir {shown}"))
+    rows.append(("evaluate it", f"{_program('pgtrain')} eval {shown}"))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{title}: {summary.get('status', '?')}", ""]
+    return "\n".join(lines + [f"  {name:<{width}}   {value}".rstrip() for name, value in rows])
+
+
+def _spread(summary: Mapping[str, Any], key: str) -> str | None:
+    mean, std = summary.get(f"{key}_mean"), summary.get(f"{key}_std")
+    if mean is None or not math.isfinite(mean):
+        return None
+    return f"{mean:.1f}" if std is None or not math.isfinite(std) else f"{mean:.1f} ± {std:.1f}"
+
+
+def _work(summary: Mapping[str, Any]) -> str:
+    return (
+        f"{summary.get('steps') or 0:,} in {summary.get('iterations') or 0:,} iterations, "
+        f"{summary.get('episodes') or 0:,} episodes"
+    )
+
+
+def _time(summary: Mapping[str, Any]) -> str:
+    seconds = summary.get("wall_seconds") or 0.0
+    text = f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    speed = summary.get("steps_per_second")
+    return f"{text}   ({speed:,.0f} steps/s)" if speed else text
+
+
+def _short(path: Path) -> str:
+    """`path` from the current folder where it lies below it, else in full."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def _program(name: str) -> str:
+    """How to call a program of this Python's environment: by name where the shell would find that one, else by path."""
+    beside = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    if not beside.exists() or (found and Path(found).absolute() == beside.absolute()):
+        return name
+    try:
+        return shlex.quote(str(beside.absolute().relative_to(Path.cwd())))
+    except ValueError:
+        return shlex.quote(str(beside))
+
+
+def _write_json(path: Path, value: Any) -> None:
+    atomic_write(path, json.dumps(json_ready(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

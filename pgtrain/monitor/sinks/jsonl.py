@@ -1,0 +1,59 @@
+"""`metrics.jsonl`: one JSON object an iteration, for pandas, jq and later plots."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pgtrain.monitor.monitor import RunInfo, Sink
+
+_encode = json.JSONEncoder(allow_nan=False).encode  # made once: `json.dumps` with options makes one a call
+
+
+class JsonlSink(Sink):
+    """Writes `step`, `elapsed` (seconds since the start) and the metrics under their tags.
+
+    Every line is strict JSON: a number that is NaN, infinite or does not apply is null. A line is on disk as soon
+    as it is logged, so that a killed run keeps its curve. A resumed run appends.
+    """
+
+    def __init__(self, run_dir: str | Path) -> None:
+        self.path = Path(run_dir) / "metrics.jsonl"
+        self._file = None
+
+    def start(self, info: RunInfo) -> None:
+        self._started = time.perf_counter()
+        cut = _ends_mid_line(self.path)
+        self._file = self.path.open("a", encoding="utf-8")
+        if cut:
+            self._file.write("\n")
+
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        if self._file is None:
+            raise RuntimeError("log() before start()")
+        row: dict[str, float | None] = {
+            "step": step,
+            "elapsed": round(time.perf_counter() - self._started, 3),
+        }
+        row.update(
+            (tag, value if value is None or math.isfinite(value) else None) for tag, value in metrics.items()
+        )
+        self._file.write(_encode(row) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _ends_mid_line(path: Path) -> bool:
+    """Whether a killed run left half a line at the end of the file."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read() != b"\n"

@@ -1,0 +1,237 @@
+"""The policy: observation normaliser, networks and action distribution; and the actors that act with it in an env."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pgtrain.policies.distributions import Categorical, DiagonalGaussian
+from pgtrain.policies.networks import MLP
+from pgtrain.policies.normalizer import RunningMoments
+
+NUMPY_ROWS = 128  # up to this batch NumPy acts faster than torch on a CPU (see networks.numpy_forward)
+
+
+class Evaluation(NamedTuple):
+    """What the policy says of stored inputs and actions; each [...]."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    params: Tensor  # [..., P]
+    value: Tensor | None
+
+
+class ActorCritic(nn.Module):
+    """π(a|o) and, where an estimator needs it, V(o).
+
+    `prepare` standardises raw observations into the networks' inputs; a rollout stores these inputs, and the statistics
+    move only between iterations (`observe`), so that acting and the update see exactly the same numbers.
+    """
+
+    log_std: nn.Parameter | None
+
+    def __init__(
+        self,
+        network: MLP,
+        distribution: Categorical | DiagonalGaussian,
+        normalizer: RunningMoments | None,
+        *,
+        value_moments: RunningMoments | None = None,
+        mean: str = "tanh",
+        log_std_init: float = 0.0,
+        log_std_min: float = -5.0,
+        log_std_max: float = 2.0,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.distribution = distribution
+        self.normalizer = normalizer
+        self.value_moments = value_moments
+        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+        self.log_std = None
+        if isinstance(distribution, DiagonalGaussian):
+            start = min(max(log_std_init, log_std_min), log_std_max)
+            self.log_std = nn.Parameter(torch.full((distribution.dim,), start))
+            squashed = torch.as_tensor(distribution.bounded) & (mean == "tanh")
+            self.register_buffer("squashed", squashed, persistent=False)
+
+    @property
+    def has_critic(self) -> bool:
+        return self.network.critic is not None
+
+    def prepare(self, obs: Tensor) -> Tensor:
+        """Raw observations [..., D] → network inputs, float32."""
+        return obs.to(torch.float32) if self.normalizer is None else self.normalizer.normalize(obs)
+
+    def params(self, head: Tensor) -> Tensor:
+        """Actor output [..., A or K] → distribution parameters [..., P].
+
+        Gaussian: μ = tanh(head) where the box is bounded on both sides (or head itself for mean="identity"), and log σ a free
+        parameter held within [log_std_min, log_std_max].
+        """
+        if self.log_std is None:
+            return head
+        mean = torch.where(self.squashed, torch.tanh(head), head)  # pyright: ignore[reportArgumentType]
+        log_std = self.log_std.clamp(self.log_std_min, self.log_std_max).expand_as(mean)
+        return torch.cat([mean, log_std], -1)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        head, value = self.network(inputs)
+        return self.params(head), None if value is None else self._real(value)
+
+    def evaluate(self, inputs: Tensor, action: Tensor) -> Evaluation:
+        params, value = self(inputs)
+        d = self.distribution
+        return Evaluation(d.log_prob(params, action), d.entropy(params), params, value)
+
+    def value(self, inputs: Tensor) -> Tensor:
+        """V(o) in units of the reward that training uses, [...]."""
+        return self._real(self.network.value(inputs))
+
+    def _real(self, value: Tensor) -> Tensor:
+        """The critic's output (of mean 0 and std 1, if value targets are standardised) in units of the reward."""
+        if self.value_moments is None:
+            return value
+        shift, std = self.value_scale()
+        return value * std + shift
+
+    def value_scale(self) -> tuple[Tensor, Tensor]:
+        """Mean and std that the critic's output is standardised by, float32 0-d; (0, 1) until two targets were seen."""
+        assert self.value_moments is not None
+        frozen = self.value_moments.frozen()
+        return frozen.shift[0].float(), frozen.scale[0].reciprocal().float()
+
+    def value_loss_weight(self) -> Tensor | float:
+        """1/σ²: the critic's squared error in standardised units, so that one learning rate serves every scale of reward."""
+        return 1.0 if self.value_moments is None else self.value_scale()[1] ** -2
+
+    @torch.no_grad()
+    def observe_targets(self, target: Tensor, weight: Tensor | None = None) -> None:
+        """Merges value targets [...] into their statistics and rescales the critic's last layer so that V stays the same.
+
+        w ← w σ/σ',  b ← (b σ + μ − μ')/σ'.  Source: van Hasselt et al. 2016 (Pop-Art), eq. 5.
+        """
+        if self.value_moments is None or self.network.critic is None:
+            return
+        shift, std = self.value_scale()
+        self.value_moments.update(target.reshape(-1, 1), None if weight is None else weight.reshape(-1))
+        new_shift, new_std = self.value_scale()
+        last = self.network.critic[-1]
+        assert isinstance(last, nn.Linear)
+        last.weight.mul_(std / new_std)
+        last.bias.copy_((last.bias * std + shift - new_shift) / new_std)
+
+    def observe(self, obs: Tensor, weight: Tensor | None = None) -> None:
+        """Merges the raw observations [..., D] that were acted on into the normaliser (rows of weight 0 are left out)."""
+        if self.normalizer is not None:
+            flat = obs.reshape(-1, obs.shape[-1])
+            self.normalizer.update(flat, None if weight is None else weight.reshape(-1))
+
+    def actor(self, num_envs: int, seed: int) -> Actor:
+        """The quickest actor for this policy, device and number of envs."""
+        device = next(self.parameters()).device
+        if device.type == "cpu" and num_envs <= NUMPY_ROWS:
+            forward = self.network.actor_numpy()
+            if forward is not None:
+                return NumpyActor(self, forward, seed)
+        return TorchActor(self, seed)
+
+
+class Actor(Protocol):
+    """Acts in a host env (NumPy observations and actions); what it returns beside the env's action is of its own kind."""
+
+    def refresh(self) -> None:
+        """Takes over the policy's normaliser statistics; called once before each rollout."""
+        ...
+
+    def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, Any, Any, Any]:
+        """obs [N, D] → the env's action, own action [N, …], params [N, P], inputs [N, D]."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+        """An array of the actor's kind, for a rollout's storage."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class NumpyActor:
+    """Acts through NumPy on the memory of the policy's own parameters: no framework call in a step."""
+
+    def __init__(self, policy: ActorCritic, forward: Any, seed: int) -> None:
+        self.policy, self.forward = policy, forward
+        self.rng = np.random.default_rng(seed)
+        self.distribution = policy.distribution
+        self.log_std = None if policy.log_std is None else policy.log_std.detach().numpy()
+        self.squashed = None if policy.log_std is None else policy.squashed.numpy()  # pyright: ignore
+        self.refresh()
+
+    def refresh(self) -> None:
+        policy, moments = self.policy, self.policy.normalizer
+        self.standardizer = None
+        if moments is not None:
+            frozen = moments.frozen()
+            self.standardizer = frozen.shift.numpy(), frozen.scale.numpy(), float(frozen.limit)
+        if self.log_std is not None:
+            self.clamped = self.log_std.clip(policy.log_std_min, policy.log_std_max)
+
+    def _prepare(self, obs: np.ndarray) -> np.ndarray:
+        if self.standardizer is None:
+            return obs.astype(np.float32)
+        shift, scale, limit = self.standardizer
+        x = obs - shift  # float64: exact also where the observations lie far from 0
+        x *= scale
+        return np.clip(x, -limit, limit, out=x).astype(np.float32)
+
+    def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        inputs = self._prepare(obs)
+        params = self.forward(inputs)
+        if self.log_std is not None:
+            mean = np.where(self.squashed, np.tanh(params), params)
+            params = np.concatenate([mean, np.broadcast_to(self.clamped, mean.shape)], -1)
+        d = self.distribution
+        action = d.mode(params) if greedy else d.sample_numpy(params, self.rng)
+        return d.to_env(action), action, params, inputs
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
+        return np.empty(shape, {torch.int64: np.int64, torch.float32: np.float32}[dtype])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"numpy": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state["numpy"]
+
+
+class TorchActor:
+    """Acts on the policy's device: any network, big batches; the env's side stays on the host."""
+
+    def __init__(self, policy: ActorCritic, seed: int) -> None:
+        self.policy = policy
+        self.device = next(policy.parameters()).device
+        self.generator = torch.Generator(self.device).manual_seed(seed % 2**63)
+
+    def refresh(self) -> None:
+        pass
+
+    @torch.no_grad()
+    def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
+        d = self.policy.distribution
+        inputs = self.policy.prepare(torch.from_numpy(obs).to(self.device))
+        params, _ = self.policy(inputs)
+        action = d.mode(params) if greedy else d.sample(params, self.generator)
+        return d.to_env(action.cpu().numpy()), action, params, inputs
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"torch": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["torch"])

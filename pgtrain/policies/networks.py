@@ -1,0 +1,118 @@
+"""Networks: multi-layer perceptrons with orthogonal weights, and the same forward pass in NumPy for small batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+}
+
+
+def _elu(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+# gelu is left to torch: NumPy has no erf
+NUMPY_ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
+    nn.Tanh: lambda x: np.tanh(x, out=x),
+    nn.ReLU: lambda x: np.maximum(x, 0, out=x),
+    nn.ELU: _elu,
+    nn.SiLU: lambda x: x / (1 + np.exp(np.minimum(-x, 80))),
+    nn.LeakyReLU: lambda x: np.where(x > 0, x, 0.01 * x),
+}
+
+
+def hidden_layers(sizes: Sequence[int], activation: str) -> list[nn.Module]:
+    """Linear(sizes[0], sizes[1]), activation, Linear(sizes[1], sizes[2]), activation, … ; gain √2, zero bias."""
+    layers: list[nn.Module] = []
+    for width_in, width_out in zip(sizes, sizes[1:], strict=False):
+        layers += [orthogonal(nn.Linear(width_in, width_out), math.sqrt(2)), ACTIVATIONS[activation]()]
+    return layers
+
+
+def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
+    """Orthogonal weights times `gain`, zero bias (Saxe et al. 2014)."""
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def numpy_forward(layers: Sequence[nn.Module]) -> Callable[[np.ndarray], np.ndarray] | None:
+    """The forward pass of Linear and activation layers in NumPy, sharing the parameters' memory; None if it cannot.
+
+    Framework overhead dominates small batches: for a 4-64-64-2 net and 8 rows torch takes about 70 µs and NumPy 29 µs, for
+    1,024 rows torch wins (0.9 ms against 7.5 ms). An optimiser step in place is seen at once.
+    """
+    plan: list[tuple[np.ndarray, np.ndarray] | Callable[[np.ndarray], np.ndarray]] = []
+    for layer in layers:
+        if isinstance(layer, nn.Linear) and layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32:
+            plan.append((layer.weight.detach().numpy().T, layer.bias.detach().numpy()))
+        elif type(layer) in NUMPY_ACTIVATIONS:
+            plan.append(NUMPY_ACTIVATIONS[type(layer)])
+        else:
+            return None
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        for stage in plan:
+            if isinstance(stage, tuple):
+                x = x @ stage[0]
+                x += stage[1]
+            else:
+                x = stage(x)
+        return x
+
+    return forward
+
+
+class MLP(nn.Module):
+    """Trunk (shared), actor and critic heads; `share` = number of hidden layers, counted from the input, that both use.
+
+    share=0: two separate networks; share=len(hidden): one body with two linear heads. Without a critic the value is None.
+    The actor's last layer is scaled by `last_gain` (a nearly uniform first policy), the critic's by 1.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        hidden: Sequence[int],
+        activation: str,
+        share: int,
+        critic: bool,
+        last_gain: float,
+    ) -> None:
+        super().__init__()
+        sizes = [inputs, *hidden]
+        own = sizes[share:]
+        self.trunk = nn.Sequential(*hidden_layers(sizes[: share + 1], activation))
+        self.actor = nn.Sequential(*hidden_layers(own, activation), orthogonal(nn.Linear(own[-1], outputs), last_gain))
+        self.critic = (
+            nn.Sequential(*hidden_layers(own, activation), orthogonal(nn.Linear(own[-1], 1), 1.0)) if critic else None
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[..., D] → actor output [..., A], value [...] (None without a critic)."""
+        features = self.trunk(x)
+        value = self.critic(features).squeeze(-1) if self.critic is not None else None
+        return self.actor(features), value
+
+    def value(self, x: Tensor) -> Tensor:
+        if self.critic is None:
+            raise ValueError("this policy has no critic: no baseline or estimator asked for one")
+        return self.critic(self.trunk(x)).squeeze(-1)
+
+    def actor_numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """The actor's forward pass for small host batches (see `numpy_forward`)."""
+        return numpy_forward([*self.trunk, *self.actor])

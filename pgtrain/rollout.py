@@ -1,0 +1,278 @@
+"""Rollouts: what the policy experienced in one iteration, and the collector that gathers it.
+
+Dimension legend: T steps, N envs, D observation size, P size of the distribution parameters, R = T·N rows.
+
+Two ways to collect:
+- `collect_steps(T)`: a window of T steps in each env. Episodes run on across windows; estimators bootstrap at its end.
+- `collect_episodes(K)`: each env plays exactly K whole episodes and then idles until the last env is done. Taking "the first
+  N·K episodes to finish" instead would favour short ones and bias every estimate; idle envs are not stepped, so no
+  env step is wasted or counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pgtrain.policies.actor_critic import Actor, ActorCritic
+from pgtrain.types import HostEnv, Step
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The episodes that finished in a rollout: raw undiscounted returns and lengths in env steps, each [E]."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One iteration's experience, valid until the next collect (buffers are reused). Tensors live on the policy's device."""
+
+    obs: Tensor  # [T, N, D] as the env gave it
+    inputs: Tensor  # [T, N, D] standardised: what the networks saw
+    action: Tensor  # [T, N, …] the policy's own variable
+    params: Tensor  # [T, N, P] distribution parameters that the action was drawn from
+    log_prob: Tensor  # [T, N]
+    reward: Tensor  # [T, N] what training uses (raw unless reward scaling is on)
+    raw_reward: Tensor  # [T, N] float64, as the env gave it
+    terminated: Tensor  # [T, N] bool
+    truncated: Tensor  # [T, N] bool
+    weight: Tensor  # [T, N] 1 for a transition, 0 for a reset row or an idle env
+    episode_start: Tensor  # [T, N] bool
+    episode_step: Tensor  # [T, N] int64, steps since the episode's first, carried across windows
+    value: Tensor | None  # [T, N]
+    next_value: Tensor | None  # [T, N] V of the TRUE successor: of the final observation at a cut
+    final_inputs: Tensor  # [C, D] standardised observations that episodes ended with
+    final_index: tuple[Tensor, Tensor]  # (t, n) of each, [C]
+    num_steps: int  # real env steps: rows of weight 1
+    whole_episodes: bool
+    advantage: Tensor | None = None  # [T, N]
+    value_target: Tensor | None = None  # [T, N]
+
+    @property
+    def done(self) -> Tensor:
+        """[T, N] bool: the episode ended at this step, one way or the other."""
+        return self.terminated | self.truncated
+
+    def replace(self, **changes: Any) -> Rollout:
+        return replace(self, **changes)
+
+
+class _Storage:
+    """Preallocated arrays of a window, env side in NumPy, policy side in the actor's kind; grows by doubling."""
+
+    def __init__(self, env: HostEnv, actor: Actor, policy: ActorCritic, rows: int) -> None:
+        self.env, self.actor, self.policy = env, actor, policy
+        self.rows = 0
+        self._allocate(rows)
+
+    def _allocate(self, rows: int) -> None:
+        n, d, dist = self.env.num_envs, self.env.obs_dim, self.policy.distribution
+        new = {
+            "obs": np.empty((rows, n, d), self.env.obs_dtype),
+            "reward": np.empty((rows, n)),
+            "terminated": np.empty((rows, n), bool),
+            "truncated": np.empty((rows, n), bool),
+            "valid": np.ones((rows, n), bool),
+            "inputs": self.actor.empty((rows, n, d), torch.float32),
+            "action": self.actor.empty((rows, n, *dist.action_shape), dist.action_dtype),
+            "params": self.actor.empty((rows, n, dist.param_dim), torch.float32),
+        }
+        for name, array in new.items():
+            if self.rows:
+                array[: self.rows] = getattr(self, name)
+            setattr(self, name, array)
+        self.rows = rows
+
+    def start(self) -> None:
+        self.valid.fill(True)
+        self.final_t: list[np.ndarray] = []
+        self.final_n: list[np.ndarray] = []
+        self.final_obs: list[np.ndarray] = []
+
+    def write(self, t: int, obs: np.ndarray, step: Step, action: Any, params: Any, inputs: Any) -> None:
+        if t == self.rows:
+            self._allocate(2 * self.rows)
+            self.valid[t:] = True
+        self.obs[t] = obs
+        self.inputs[t] = inputs
+        self.action[t] = action
+        self.params[t] = params
+        self.reward[t] = step.reward
+        self.terminated[t] = step.terminated
+        self.truncated[t] = step.truncated
+        if step.valid is not None:
+            self.valid[t] = step.valid
+        if step.final_obs is not None:
+            index = np.flatnonzero(step.terminated | step.truncated)
+            self.final_t.append(np.full(len(index), t))
+            self.final_n.append(index)
+            self.final_obs.append(step.final_obs)
+
+
+class Collector:
+    """Gathers rollouts from a host env and carries what goes on between them: observations and unfinished episodes."""
+
+    def __init__(self, env: HostEnv, policy: ActorCritic, actor: Actor, seed: int, rows: int = 256) -> None:
+        self.env, self.policy, self.actor = env, policy, actor
+        self.device = next(policy.parameters()).device
+        self.storage = _Storage(env, actor, policy, rows)
+        self.obs = env.reset(seed)
+        n = env.num_envs
+        self.partial_return = np.zeros(n)  # of the episode under way
+        self.partial_length = np.zeros(n, np.int64)
+        self.steps_now = 0  # real env steps of the collect under way, for an interrupted one
+
+    def collect_steps(self, steps: int) -> tuple[Rollout, Episodes]:
+        """A window of `steps` rows in each env."""
+        self._begin()
+        for t in range(steps):
+            self._step(t)
+        return self._finish(steps, whole_episodes=False)
+
+    def collect_episodes(self, episodes: int, max_steps: int | None = None) -> tuple[Rollout, Episodes] | None:
+        """`episodes` whole episodes in each env. None if `max_steps` env steps did not suffice (nothing may be learned from
+        the part that did finish: it holds the short episodes)."""
+        self._begin()
+        left = np.full(self.env.num_envs, episodes)
+        t = 0
+        while True:
+            step = self._step(t)
+            t += 1
+            if step.final_obs is not None:
+                left -= step.terminated | step.truncated
+                idle = left <= 0
+                if idle.all():
+                    break
+                self.env.set_idle(idle)
+            if max_steps is not None and self.steps_now >= max_steps:
+                return None
+        return self._finish(t, whole_episodes=True)
+
+    def _begin(self) -> None:
+        self.env.set_idle(np.zeros(self.env.num_envs, bool))
+        self.actor.refresh()
+        self.storage.start()
+        self.steps_now = 0
+
+    def _step(self, t: int) -> Step:
+        obs = self.obs
+        env_action, action, params, inputs = self.actor.act(obs)
+        step = self.env.step(env_action)
+        self.storage.write(t, obs, step, action, params, inputs)
+        self.obs = step.obs
+        self.steps_now += self.env.num_envs if step.valid is None else int(step.valid.sum())
+        return step
+
+    @torch.no_grad()
+    def _finish(self, steps: int, whole_episodes: bool) -> tuple[Rollout, Episodes]:
+        """Everything that needs no env: log-probabilities, values, episode statistics, in a few whole-window operations."""
+        s, policy = self.storage, self.policy
+        done = s.terminated[:steps] | s.truncated[:steps]
+        episodes, start, step_index = self._episodes(steps, done)
+        action, params = self._tensor(s.action[:steps]), self._tensor(s.params[:steps])
+        inputs = self._tensor(s.inputs[:steps])
+        final_inputs, final_index = self._finals(inputs.shape[-1])
+        value = next_value = None
+        if policy.has_critic:
+            last = policy.prepare(self._tensor(self.obs)).unsqueeze(0)
+            value, next_value = true_values(policy.value, inputs, last, final_inputs, final_index)
+        reward = self._tensor(s.reward[:steps])
+        rollout = Rollout(
+            obs=self._tensor(s.obs[:steps]),
+            inputs=inputs,
+            action=action,
+            params=params,
+            log_prob=policy.distribution.log_prob(params, action),
+            reward=reward.to(torch.float32),
+            raw_reward=reward,
+            terminated=self._tensor(s.terminated[:steps]),
+            truncated=self._tensor(s.truncated[:steps]),
+            weight=self._tensor(s.valid[:steps]).to(torch.float32),
+            episode_start=self._tensor(start),
+            episode_step=self._tensor(step_index),
+            value=value,
+            next_value=next_value,
+            final_inputs=final_inputs,
+            final_index=final_index,
+            num_steps=int(s.valid[:steps].sum()),
+            whole_episodes=whole_episodes,
+        )
+        return rollout, episodes
+
+    def _tensor(self, array: Any) -> Tensor:
+        return (torch.from_numpy(array) if isinstance(array, np.ndarray) else array).to(self.device)
+
+    def _finals(self, width: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        s = self.storage
+        if not s.final_obs:
+            none = torch.zeros(0, dtype=torch.int64, device=self.device)
+            return torch.zeros(0, width, device=self.device), (none, none)
+        index = (self._tensor(np.concatenate(s.final_t)), self._tensor(np.concatenate(s.final_n)))
+        return self.policy.prepare(self._tensor(np.concatenate(s.final_obs))), index
+
+    def _episodes(self, steps: int, done: np.ndarray) -> tuple[Episodes, np.ndarray, np.ndarray]:
+        """Returns and lengths of the episodes that end in the window, and each row's episode_start and episode_step.
+
+        One segmented sum over the whole window (columns laid end to end) instead of bookkeeping in every step; each segment
+        is summed on its own, so a NaN reward spoils its own episode's return and no other.
+        """
+        n = self.env.num_envs
+        reward = np.where(self.storage.valid[:steps], self.storage.reward[:steps], 0.0)
+        length = self.storage.valid[:steps].astype(np.int64)
+        ends = done.T.copy()  # [N, T]
+        first = np.zeros((n, steps), bool)
+        first[:, 0] = True
+        first[:, 1:] = ends[:, :-1]
+        starts = np.flatnonzero(first)
+        returns = np.add.reduceat(reward.T.ravel(), starts)
+        lengths = np.add.reduceat(length.T.ravel(), starts)
+        column_first = np.searchsorted(starts, np.arange(n) * steps)
+        returns[column_first] += self.partial_return
+        lengths[column_first] += self.partial_length
+        # rows: steps since the episode began = rows counted so far in the segment, plus what an earlier window had
+        before = np.cumsum(length.T, 1) - length.T  # [N, T]
+        segment = np.cumsum(first.ravel()) - 1
+        offset = before.ravel()[starts].copy()
+        offset[column_first] -= self.partial_length
+        episode_step = (before.ravel() - offset[segment]).reshape(n, steps)
+        closed = np.add.reduceat(ends.ravel(), starts) > 0
+        finished = Episodes(returns[closed], lengths[closed])
+        last = np.append(column_first[1:], len(starts)) - 1
+        self.partial_return = np.where(closed[last], 0.0, returns[last])
+        self.partial_length = np.where(closed[last], 0, lengths[last])
+        return finished, (episode_step.T == 0) & self.storage.valid[:steps], np.ascontiguousarray(episode_step.T)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"actor": self.actor.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.actor.load_state_dict(state["actor"])
+
+
+def true_values(
+    value_of: Callable[[Tensor], Tensor],
+    inputs: Tensor,
+    last_inputs: Tensor,
+    final_inputs: Tensor,
+    final_index: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """V(o_t) and V of each step's true successor, both [T, N], from one batched forward pass.
+
+    next_value[t] = V(final observation) where the episode ended at t, V(o_{t+1}) otherwise (o_T after the last step). The value
+    after a termination is given too; estimators give it weight 0.
+    """
+    steps, n = inputs.shape[:2]
+    rows = torch.cat([inputs.reshape(steps * n, -1), last_inputs.reshape(n, -1), final_inputs])
+    values = value_of(rows)
+    window = values[: (steps + 1) * n].view(steps + 1, n)
+    next_value = window[1:].clone()
+    next_value[final_index] = values[(steps + 1) * n :]
+    return window[:-1], next_value

@@ -1,0 +1,244 @@
+"""The one loop: collect → estimate → update → log → callbacks, whatever the algorithm."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pgtrain.callbacks import Callback
+from pgtrain.interrupt import Interrupt, Interrupted
+from pgtrain.learning.advantages import Estimator
+from pgtrain.learning.gradients import Batch, flatten
+from pgtrain.learning.schedules import Schedule
+from pgtrain.learning.updates import Coefficients, Update, UpdateResult
+from pgtrain.monitor.diagnostics import locate_non_finite, policy_metrics, rollout_metrics
+from pgtrain.monitor.monitor import Monitor
+from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.normalizer import RewardScaler
+from pgtrain.rollout import Collector, Episodes, Rollout
+from pgtrain.types import TrainingError
+
+
+@dataclass
+class Plan:
+    """How much is collected in an iteration, and when the run is over."""
+
+    total_steps: int
+    horizon: int | None  # rows in each env; None: whole episodes
+    episodes: int | None  # whole episodes in each env
+
+
+@dataclass
+class Progress:
+    """Counters of a run. Steps are real env transitions, summed over the envs."""
+
+    steps: int = 0
+    iterations: int = 0
+    episodes: int = 0
+    skipped_updates: int = 0
+    skipped_in_a_row: int = 0
+    last_iteration_steps: int = 0
+    recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=100))
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"recent_returns": list(self.recent_returns)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state | {"recent_returns": deque(state["recent_returns"], maxlen=100)})
+
+
+@dataclass
+class Runner:
+    """Holds the objects of a run in the order in which an iteration uses them. See `run`."""
+
+    plan: Plan
+    policy: ActorCritic
+    collector: Collector
+    reward_scaler: RewardScaler | None
+    estimator: Estimator
+    update: Update
+    learning_rate: Schedule
+    entropy_coef: Schedule
+    discount: float | None  # γ if the steps are weighted by γᵗ (the exact discounted gradient), None otherwise
+    monitor: Monitor
+    callbacks: Sequence[Callback]
+    max_skipped_in_a_row: int = 10
+    interrupt: Interrupt = field(default_factory=Interrupt)
+    progress: Progress = field(default_factory=Progress)
+
+    def run(self) -> None:
+        """Trains until the budget is spent, or raises `Interrupted` or `TrainingError`; `callbacks.at_end` runs in any case."""
+        try:
+            while self._goes_on():
+                self._iterate()
+        finally:
+            for callback in self.callbacks:
+                callback.at_end(self)
+
+    def _goes_on(self) -> bool:
+        """Fixed windows: until the budget is met. Whole episodes: while one more iteration of the usual length fits."""
+        p = self.progress
+        if self.interrupt.requested:
+            raise Interrupted
+        if self.plan.horizon is not None or p.iterations == 0:
+            return p.steps < self.plan.total_steps
+        return p.steps + p.last_iteration_steps <= self.plan.total_steps
+
+    def _iterate(self) -> None:
+        clock = _Clock()
+        collected = self._collect()
+        if collected is None:
+            self.plan.total_steps = self.progress.steps  # the budget is gone; nothing unbiased can be learned from the rest
+            return
+        rollout, episodes = collected
+        clock.lap("time/collect")
+        rollout = self.estimator(self._scale_rewards(rollout))
+        clock.lap("time/estimate")
+        batch = flatten(rollout, self.discount)
+        coefficients = self._coefficients(rollout)
+        result = self.update(batch, coefficients)
+        self.policy.observe(rollout.obs, rollout.weight)  # only now: acting and update used the same statistics
+        if rollout.value is not None:
+            self.policy.observe_targets(batch.value_target, batch.weight)
+        clock.lap("time/update")
+        self._count(rollout, episodes)
+        self._log(rollout, episodes, batch, result, coefficients, clock)
+        self._judge(rollout, result)
+        for callback in self.callbacks:
+            callback.after_iteration(self)
+
+    def _collect(self) -> tuple[Rollout, Episodes] | None:
+        p, plan, collector = self.progress, self.plan, self.collector
+        left = plan.total_steps - p.steps
+        try:
+            with self.interrupt.stepping():
+                if plan.horizon is not None:
+                    rows = math.ceil(left / collector.env.num_envs)  # the last window is shortened to meet the budget
+                    return collector.collect_steps(min(plan.horizon, rows))
+                assert plan.episodes is not None
+                collected = collector.collect_episodes(plan.episodes, max_steps=left + p.last_iteration_steps)
+        except BaseException:
+            p.steps += collector.steps_now  # they were played, if in vain
+            raise
+        if collected is None:
+            p.steps += collector.steps_now
+            self.monitor.message(
+                f"the episodes of {collector.env.env_id} did not end within the step budget ({collector.steps_now:,} steps in "
+                "this iteration): they were not learned from, as the ones that did end are the short ones. "
+                "Set env.max_episode_steps, or use collect.unit=steps with a critic (algo=a2c)",
+                "warning",
+            )
+        return collected
+
+    def _scale_rewards(self, rollout: Rollout) -> Rollout:
+        if self.reward_scaler is None:
+            return rollout
+        scaled = self.reward_scaler.scale(rollout.raw_reward, rollout.done, rollout.weight)
+        return rollout.replace(reward=scaled.to(rollout.reward.dtype))
+
+    def _coefficients(self, rollout: Rollout) -> Coefficients:
+        progress = self.progress.steps / self.plan.total_steps
+        return Coefficients(self.learning_rate(progress), self.entropy_coef(progress))
+
+    def _count(self, rollout: Rollout, episodes: Episodes) -> None:
+        p = self.progress
+        p.iterations += 1
+        p.steps += rollout.num_steps
+        p.last_iteration_steps = rollout.num_steps
+        p.episodes += len(episodes.returns)
+        p.recent_returns.extend(episodes.returns.tolist())
+
+    def _log(
+        self,
+        rollout: Rollout,
+        episodes: Episodes,
+        batch: Batch,
+        result: UpdateResult,
+        coefficients: Coefficients,
+        clock: _Clock,
+    ) -> None:
+        p = self.progress
+        p.skipped_updates += int((~result.ok).sum())
+        tensors = result.stats | rollout_metrics(rollout) | policy_metrics(self.policy, batch)
+        tensors.pop("loss")
+        if self.reward_scaler is not None:
+            tensors["reward/scale"] = self.reward_scaler.std
+        metrics = to_floats(tensors)  # the iteration's one device sync for numbers
+        if len(episodes.returns):
+            metrics["episode/return"] = float(episodes.returns.mean())
+            metrics["episode/length"] = float(episodes.lengths.mean())
+        if p.recent_returns:
+            metrics["episode/return_100"] = float(np.mean(p.recent_returns))
+        metrics |= {
+            "episode/count": len(episodes.returns),
+            "gradient/skipped_updates": p.skipped_updates,
+            "schedule/learning_rate": coefficients.learning_rate,
+            "schedule/entropy_coef": coefficients.entropy_coef,
+            "progress/iteration": p.iterations,
+            "progress/steps": p.steps,
+        }
+        clock.lap("time/log")
+        self.monitor.log(p.steps, metrics | clock.metrics(rollout.num_steps))
+
+    def _judge(self, rollout: Rollout, result: UpdateResult) -> None:
+        """Tells where a skipped update came from; ends the run when nothing but skips is left."""
+        p = self.progress
+        for ok in result.ok.tolist():
+            p.skipped_in_a_row = 0 if ok else p.skipped_in_a_row + 1
+        skipped = int((~result.ok).sum())
+        if not skipped:
+            return
+        cause = locate_non_finite(rollout)
+        if cause is None:
+            names = self.update.flat.non_finite()
+            cause = f"the gradient of {', '.join(names)}" if names else "the loss or its gradient overflowed"
+        text = f"iteration {p.iterations}: {skipped} update(s) skipped, parameters unchanged: {cause}"
+        self.monitor.message(text, "warning")
+        if p.skipped_in_a_row >= self.max_skipped_in_a_row:
+            raise TrainingError(
+                f"{p.skipped_in_a_row} updates in a row were skipped for non-finite numbers "
+                f"(update.max_skipped_in_a_row={self.max_skipped_in_a_row}): {cause}. "
+                "Check the env's rewards and observations, or lower optim.lr.value"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that moves in a run, tensors and plain numbers only."""
+        return {
+            "policy": self.policy.state_dict(),
+            "optimizer": self.update.optimizer.state_dict(),
+            "minibatch_rng": self.update.generator.get_state(),
+            "collector": self.collector.state_dict(),
+            "reward_scaler": None if self.reward_scaler is None else self.reward_scaler.state_dict(),
+            "progress": self.progress.state_dict(),
+        }
+
+
+class _Clock:
+    """Seconds of each phase of an iteration."""
+
+    def __init__(self) -> None:
+        self.start = self.last = time.perf_counter()
+        self.phases: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.phases[name] = now - self.last
+        self.last = now
+
+    def metrics(self, steps: int) -> dict[str, float]:
+        return self.phases | {"time/steps_per_second": steps / max(self.last - self.start, 1e-9)}
+
+
+def to_floats(tensors: dict[str, Tensor]) -> dict[str, float]:
+    """0-d tensors → numbers with one transfer from the device."""
+    dtype = torch.float32 if any(x.device.type == "mps" for x in tensors.values()) else torch.float64
+    values = torch.stack([x.to(dtype) for x in tensors.values()]).tolist()
+    return dict(zip(tensors, values, strict=True))

@@ -1,0 +1,98 @@
+"""The generated parts of the README, and the scripts that write them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pgtrain.monitor.dashboard import legend_markdown
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def load(name: str) -> ModuleType:
+    """A script of benchmarks/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_legend_is_that_of_the_dashboard() -> None:
+    assert load("readme").read_block(README, "legend").strip() == legend_markdown().strip(), (
+        "run: make legend"
+    )
+
+
+@pytest.mark.parametrize("name", ["legend", "bench", "results"])
+def test_a_block_can_be_replaced_again_and_again(name: str) -> None:
+    readme = load("readme")
+    once = readme.replace_block(README, name, "| new |\n")
+    assert readme.read_block(once, name) == "| new |"
+    assert readme.replace_block(once, name, readme.read_block(README, name)) == README
+
+
+def test_a_missing_or_double_marker_is_refused() -> None:
+    readme = load("readme")
+    with pytest.raises(ValueError, match="exactly one block"):
+        readme.replace_block("no marker", "bench", "")
+    with pytest.raises(ValueError, match="exactly one block"):
+        readme.replace_block("<!-- x:end --><!-- x:start -->", "x", "")
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        if not target.startswith("http"):
+            assert (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize("script", ["throughput", "learning"])
+def test_a_benchmark_explains_itself(script: str) -> None:
+    path = ROOT / "benchmarks" / f"{script}.py"
+    done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "--write-readme" in done.stdout
+
+
+def test_the_learning_table_says_what_failed() -> None:
+    learning = load("learning")
+    summary = {"eval_return_mean": 500.0, "steps": 299_000, "cpu_seconds": 20.0}
+    rows = {("a2c", 0): {"summary": summary}, ("a2c", 1): {"summary": {**summary, "eval_return_mean": 100.0}}}
+    row = next(line for line in learning.table(rows, ["a2c"], 3).splitlines() if "algo=a2c" in line)
+    assert "500.0, 100.0, failed" in row
+    assert "| 300.0 | 1 of 3 | 299,000 | 20 |" in row
+
+
+def test_results_of_other_code_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learning = load("learning")
+    results = tmp_path / "results.jsonl"
+    monkeypatch.setattr(learning, "RESULTS", results)
+    assert learning.finished("code") == {}
+    row = {"recipe": "a2c", "seed": 1, "code": "code", "command": learning.command("a2c", 1), "summary": {}}
+    other = {**row, "seed": 2, "code": "older"}
+    moved = {**row, "seed": 3, "command": [*learning.command("a2c", 3), "optim.lr.value=1"]}
+    results.write_text("".join(f"{learning.json.dumps(line)}\n" for line in (row, other, moved)))
+    assert list(learning.finished("code")) == [("a2c", 1)]
+
+
+def test_speed_is_shown_as_a_ratio_to_the_env_beside_it() -> None:
+    throughput = load("throughput")
+    measured = throughput.Measurement
+    split = {"collect": 0.5, "estimate": 0.1, "update": 0.35, "log": 0.05}
+    found = {
+        "env alone": [measured(1000, 0.01, {}), measured(1000, 0.02, {})],
+        "a2c": [measured(1000, 0.1, split), measured(1000, 0.2, split)],
+    }
+    lines = throughput.table(found, 1000).splitlines()
+    assert "| env alone | 1.000 | 75,000 (50,000 … 100,000) | – |" in lines
+    assert "| a2c | 0.100 | 7,500 (5,000 … 10,000) | 50 % / 10 % / 35 % / 5 % |" in lines

@@ -1,0 +1,194 @@
+"""The policy and its two actors, which must be one and the same policy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from pgtrain.learning.optimizers import Adam
+from pgtrain.policies.actor_critic import NUMPY_ROWS, NumpyActor, TorchActor
+from pgtrain.policies.parameters import FlatParameters
+from tests.envs_for_tests import AsymBox, HalfBoundedBox
+from tests.support import box, make_policy
+
+SPACES: dict[str, Any] = {
+    "discrete": spaces.Discrete(4),
+    "asymmetric": AsymBox.box,
+    "half bounded": HalfBoundedBox.box,
+}
+
+
+def data(rows: int = 40, offset: float = 1e4) -> np.ndarray:
+    """Observations far from 0, which float32 arithmetic would spoil."""
+    rng = np.random.default_rng(0)
+    return (offset + rng.standard_normal((rows, 3)) * [1.0, 0.01, 5.0]).astype(np.float64)
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("normalizer", [False, True])
+@pytest.mark.parametrize("mean", ["tanh", "identity"])
+def test_both_actors_and_the_update_agree(name: str, normalizer: bool, mean: str) -> None:
+    policy = make_policy(3, SPACES[name], normalizer=normalizer, mean=mean, gain=0.5)
+    obs = data(offset=1e4 if normalizer else 0.0)
+    policy.observe(torch.from_numpy(obs))
+    by_numpy, by_torch = policy.actor(40, 0), TorchActor(policy, 0)
+    assert isinstance(by_numpy, NumpyActor)
+    env_a, action_a, params_a, inputs_a = by_numpy.act(obs, greedy=True)
+    env_b, action_b, params_b, inputs_b = by_torch.act(obs, greedy=True)
+    assert inputs_a.dtype == np.float32 and inputs_b.dtype == torch.float32
+    np.testing.assert_allclose(inputs_a, inputs_b.numpy(), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(params_a, params_b.numpy(), rtol=2e-6, atol=2e-6)
+    if name == "discrete":
+        assert np.array_equal(action_a, action_b.numpy()) and np.array_equal(env_a, action_a)
+        assert np.array_equal(action_a, params_a.argmax(-1)) and env_a.dtype == np.int64
+    else:
+        np.testing.assert_allclose(action_a, action_b.numpy(), rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(env_a, env_b, rtol=2e-6, atol=5e-6)
+    # what the update computes anew from the stored inputs: ratio 1
+    for _, action, params, inputs in (by_numpy.act(obs), by_torch.act(obs)):
+        action, params, inputs = (torch.as_tensor(x) for x in (action, params, inputs))
+        new = policy.evaluate(inputs, action)
+        old = policy.distribution.log_prob(params, action)
+        assert (new.log_prob - old).abs().max() < 1e-5
+        assert policy.distribution.kl(params, new.params).abs().max() < 1e-6
+        assert torch.equal(new.value, policy.value(inputs))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("name", SPACES)
+def test_acting_draws_from_the_stored_distribution(kind: str, name: str) -> None:
+    """Mean log-probability of the drawn actions = minus the entropy of the stored parameters."""
+    policy = make_policy(3, SPACES[name], gain=0.5, log_std_init=-0.3)
+    rows = 20_000
+    obs = np.random.default_rng(1).standard_normal((rows, 3)).astype(np.float32)
+    actor = TorchActor(policy, 3) if kind == "torch" else NumpyActor(policy, policy.network.actor_numpy(), 3)
+    _, action, params, _ = actor.act(obs)
+    action, params = torch.as_tensor(action), torch.as_tensor(params)
+    surprise = -policy.distribution.log_prob(params, action) - policy.distribution.entropy(params)
+    assert abs(float(surprise.mean())) < 4.5 * float(surprise.std()) / math.sqrt(rows)
+
+
+def test_the_actor_is_chosen_by_batch_and_network() -> None:
+    assert isinstance(make_policy().actor(NUMPY_ROWS, 0), NumpyActor)
+    assert isinstance(make_policy().actor(NUMPY_ROWS + 1, 0), TorchActor)
+    assert isinstance(make_policy(activation="gelu").actor(4, 0), TorchActor)
+
+
+def test_tanh_only_where_the_box_has_two_bounds() -> None:
+    policy = make_policy(3, box([0, -1], [np.inf, 1]), log_std_init=0.5)
+    head = torch.tensor([[3.0, 3.0]])
+    expected = [3.0, math.tanh(3.0), 0.5, 0.5]
+    assert policy.params(head)[0].tolist() == pytest.approx(expected, abs=1e-6)
+    free = make_policy(3, box([0, -1], [np.inf, 1]), mean="identity")
+    assert free.params(head)[0].tolist() == pytest.approx([3.0, 3.0, 0.0, 0.0])
+    discrete = make_policy(3, spaces.Discrete(2))
+    assert torch.equal(discrete.params(head), head)
+
+
+@pytest.mark.parametrize(("start", "held"), [(-80.0, -5.0), (80.0, 2.0), (-1.0, -1.0)])
+def test_log_std_is_held_within_its_limits(start: float, held: float) -> None:
+    policy = make_policy(3, AsymBox.box, log_std_init=start)
+    actor = policy.actor(4, 0)
+    for drifted in (False, True):
+        if drifted:  # an edited checkpoint, or a drift in training
+            with torch.no_grad():
+                policy.log_std.fill_(start)
+            actor.refresh()
+        action, own, params, inputs = actor.act(np.zeros((4, 3), np.float32))
+        assert np.allclose(params[:, 3:], held)
+        assert np.isfinite(own).all() and np.isfinite(action).all()
+        new = policy.evaluate(torch.from_numpy(inputs), torch.from_numpy(own))
+        assert torch.allclose(new.params[:, 3:], torch.tensor(held))
+        for x in new:
+            assert torch.isfinite(x).all()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("normalizer", [False, True])
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.filterwarnings("error")
+def test_a_nan_observation_never_makes_an_invalid_env_action(
+    kind: str, greedy: bool, normalizer: bool, name: str
+) -> None:
+    space = SPACES[name]
+    policy = make_policy(3, space, normalizer=normalizer)
+    policy.observe(torch.from_numpy(data(offset=0.0)))
+    actor = TorchActor(policy, 0) if kind == "torch" else policy.actor(4, 0)
+    obs = np.zeros((4, 3), np.float32)
+    obs[0], obs[1, 1], obs[2, 0] = np.nan, np.nan, np.inf
+    action = actor.act(obs, greedy)[0]
+    for row in action:
+        assert space.contains(np.asarray(row).astype(space.dtype))
+
+
+def test_numpy_actor_follows_the_parameters_and_refresh_takes_statistics() -> None:
+    policy = make_policy(3, AsymBox.box, normalizer=True)
+    flat = FlatParameters(policy)
+    actor = policy.actor(8, 0)
+    obs = data(8, offset=2.0)
+
+    def params() -> tuple[np.ndarray, np.ndarray]:
+        _, _, by_actor, inputs = actor.act(obs)
+        with torch.no_grad():
+            return by_actor, policy(torch.from_numpy(inputs))[0].numpy()
+
+    Adam(flat.data).step(torch.ones(len(flat)), torch.tensor(True), 0.1)
+    actor.refresh()
+    np.testing.assert_allclose(*params(), rtol=2e-6, atol=2e-6)
+    before = actor.act(obs)[3]
+    policy.observe(torch.from_numpy(obs))
+    assert np.array_equal(actor.act(obs)[3], before)  # frozen within an iteration
+    actor.refresh()
+    inputs = actor.act(obs)[3]
+    np.testing.assert_allclose(inputs, (obs - obs.mean(0)) / np.sqrt(obs.var(0) + 1e-8), rtol=1e-5, atol=1e-6)
+
+
+def test_observe_counts_weighted_rows_of_a_window() -> None:
+    policy = make_policy(3, normalizer=True)
+    obs = torch.from_numpy(data(12, offset=3.0)).reshape(4, 3, 3)
+    weight = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 1, 1]])
+    policy.observe(obs, weight)
+    used = obs[weight > 0]
+    assert float(policy.normalizer.count) == 8
+    torch.testing.assert_close(policy.normalizer.mean, used.mean(0))
+    torch.testing.assert_close(policy.normalizer.var, used.var(0, correction=0))
+
+
+def test_statistics_travel_with_the_state_dict() -> None:
+    policy, other = make_policy(3, normalizer=True), make_policy(3, normalizer=True, seed=1)
+    policy.observe(torch.from_numpy(data()))
+    other.load_state_dict(policy.state_dict())
+    obs = torch.from_numpy(data(5))
+    assert torch.equal(other.prepare(obs), policy.prepare(obs))
+    assert torch.equal(other(other.prepare(obs))[0], policy(policy.prepare(obs))[0])
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_an_actors_stream_is_its_seed_and_can_be_restored(kind: str) -> None:
+    policy = make_policy(3, AsymBox.box)
+
+    def actor(seed: int) -> Any:
+        return TorchActor(policy, seed) if kind == "torch" else policy.actor(4, seed)
+
+    obs = np.zeros((4, 3), np.float32)
+    one, same, other = actor(1), actor(1), actor(2)
+    first = torch.as_tensor(one.act(obs)[1])
+    assert torch.equal(first, torch.as_tensor(same.act(obs)[1]))
+    assert not torch.equal(first, torch.as_tensor(other.act(obs)[1]))
+    state = one.state_dict()
+    second = torch.as_tensor(one.act(obs)[1])
+    assert not torch.equal(second, first)
+    other.load_state_dict(state)
+    assert torch.equal(torch.as_tensor(other.act(obs)[1]), second)
+
+
+def test_a_policy_without_critic() -> None:
+    policy = make_policy(critic=False)
+    assert not policy.has_critic and make_policy().has_critic
+    assert policy.evaluate(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)).value is None
