@@ -67,7 +67,9 @@ class Runner:
     update: Update
     learning_rate: Schedule
     entropy_coef: Schedule
-    discount: float | None  # γ if the steps are weighted by γᵗ (the exact discounted gradient), None otherwise
+    discount: (
+        float | None
+    )  # γ if the steps are weighted by γᵗ (the exact discounted gradient), None otherwise
     monitor: Monitor
     callbacks: Sequence[Callback]
     max_skipped_in_a_row: int = 10
@@ -75,7 +77,10 @@ class Runner:
     progress: Progress = field(default_factory=Progress)
 
     def run(self) -> None:
-        """Trains until the budget is spent, or raises `Interrupted` or `TrainingError`; `callbacks.at_end` runs in any case."""
+        """Trains until the budget is spent. However it ends, `callbacks.at_end` is run.
+
+        Raises: Interrupted, TrainingError, or whatever the env's code raises.
+        """
         try:
             while self._goes_on():
                 self._iterate()
@@ -96,16 +101,22 @@ class Runner:
         clock = _Clock()
         collected = self._collect()
         if collected is None:
-            self.plan.total_steps = self.progress.steps  # the budget is gone; nothing unbiased can be learned from the rest
+            self.plan.total_steps = (
+                self.progress.steps
+            )  # the budget is gone; the rest could only teach a bias
             return
         rollout, episodes = collected
+        if not rollout.num_steps:
+            return  # a short window can hold nothing but reset rows; there is nothing to learn from or to count
         clock.lap("time/collect")
         rollout = self.estimator(self._scale_rewards(rollout))
         clock.lap("time/estimate")
         batch = flatten(rollout, self.discount)
         coefficients = self._coefficients(rollout)
         result = self.update(batch, coefficients)
-        self.policy.observe(rollout.obs, rollout.weight)  # only now: acting and update used the same statistics
+        self.policy.observe(
+            rollout.obs, rollout.weight
+        )  # only now: acting and update used the same statistics
         if rollout.value is not None:
             self.policy.observe_targets(batch.value_target, batch.weight)
         clock.lap("time/update")
@@ -121,7 +132,9 @@ class Runner:
         try:
             with self.interrupt.stepping():
                 if plan.horizon is not None:
-                    rows = math.ceil(left / collector.env.num_envs)  # the last window is shortened to meet the budget
+                    rows = math.ceil(
+                        left / collector.env.num_envs
+                    )  # the last window is shortened to meet the budget
                     return collector.collect_steps(min(plan.horizon, rows))
                 assert plan.episodes is not None
                 collected = collector.collect_episodes(plan.episodes, max_steps=left + p.last_iteration_steps)
@@ -131,8 +144,8 @@ class Runner:
         if collected is None:
             p.steps += collector.steps_now
             self.monitor.message(
-                f"the episodes of {collector.env.env_id} did not end within the step budget ({collector.steps_now:,} steps in "
-                "this iteration): they were not learned from, as the ones that did end are the short ones. "
+                f"the episodes of {collector.env.env_id} did not end within the step budget "
+                f"({collector.steps_now:,} steps in this iteration): they were not learned from, as the ones that did end are the short ones. "
                 "Set env.max_episode_steps, or use collect.unit=steps with a critic (algo=a2c)",
                 "warning",
             )

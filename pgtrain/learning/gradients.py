@@ -39,7 +39,9 @@ def flatten(rollout: Rollout, gamma: float | None) -> Batch:
     """The rollout's transitions as one batch; `gamma` gives the rows their γᵗ (None: 1, the usual practice)."""
     assert rollout.advantage is not None and rollout.value_target is not None
     weight = rollout.weight.flatten()
-    discount = torch.ones_like(weight) if gamma is None else gamma ** rollout.episode_step.flatten().to(weight.dtype)
+    discount = (
+        torch.ones_like(weight) if gamma is None else gamma ** rollout.episode_step.flatten().to(weight.dtype)
+    )
     batch = Batch(
         rollout.inputs.flatten(0, 1),
         rollout.action.flatten(0, 1),
@@ -63,7 +65,8 @@ class Backprop:
         loss = policy loss + value_coef · value loss / σ² − entropy_coef · mean entropy
 
     policy loss = −Σ γᵗ A log π / (steps, or whole episodes for mean_over="episodes": the exact estimator of ∇J).
-    σ is the running std of the value targets where they are standardised, else 1; the loss shown is in the reward's units.
+    σ is the running std of the value targets where they are standardised, else 1; the loss shown is in the reward's
+    units.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Step rules on one flat parameter tensor, each with a mask instead of a branch.
 
-`step(grad, ok, lr)`: `ok` is a 0-d bool tensor; where it is False nothing moves, neither a parameter nor a moment nor the
-step count, so that a non-finite gradient is skipped without asking the device (no host sync).
+`step(grad, ok, lr)`: `ok` is a 0-d bool tensor; where it is False nothing moves, neither a parameter nor a moment nor
+the step count, so that a non-finite gradient is skipped without asking the device (no host sync).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Adam:
     def __init__(self, data: Tensor, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5) -> None:
         self.data, self.betas, self.eps = data, betas, eps
         self.m, self.v = torch.zeros_like(data), torch.zeros_like(data)
-        self.count = torch.zeros((), dtype=torch.float64 if data.device.type != "mps" else torch.float32, device=data.device)
+        dtype = torch.float32 if data.device.type == "mps" else torch.float64
+        self.count = torch.zeros((), dtype=dtype, device=data.device)
 
     def step(self, grad: Tensor, ok: Tensor, lr: float) -> None:
         b1, b2 = self.betas

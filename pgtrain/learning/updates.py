@@ -1,8 +1,8 @@
 """The update: epochs × minibatches through one pipeline.
 
-gradient → finite check → norm limit → step rule. Nothing in a minibatch asks the device for a number: a non-finite loss
-or gradient is masked out (parameters, moments and step count stay as they were) and counted; the runner reads the counts
-once an iteration.
+gradient → finite check → norm limit → step rule. Nothing in a minibatch asks the device for a number: a non-finite
+loss or gradient is masked out (parameters, moments and step count stay as they were) and counted; the runner reads the
+counts once an iteration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class UpdateResult(NamedTuple):
     ok: Tensor  # [minibatches] bool, False where the update was skipped
 
 
-def minibatch_indices(rows: int, size: int | None, device: torch.device, generator: torch.Generator) -> list[Tensor]:
+def minibatch_indices(
+    rows: int, size: int | None, device: torch.device, generator: torch.Generator
+) -> list[Tensor]:
     """A fresh permutation of all rows, cut into ⌈rows/size⌉ parts that differ by at most one row.
 
     Every row is used exactly once an epoch; with even parts there is no tail of one or two rows to make a wild step.
@@ -54,18 +56,20 @@ class Update:
     max_grad_norm: float | None = 0.5
 
     def __call__(self, batch: Batch, coefficients: Coefficients) -> UpdateResult:
-        collected: list[dict[str, Tensor]] = []
-        for _ in range(self.epochs):
-            for part in self._minibatches(batch):
-                collected.append(self._step(part, coefficients))
+        collected = [
+            self._step(part, coefficients) for _ in range(self.epochs) for part in self._minibatches(batch)
+        ]
         ok = torch.stack([s.pop("ok") for s in collected])
-        return UpdateResult({name: _mean_where(ok, [s[name] for s in collected]) for name in collected[0]}, ok)
+        return UpdateResult(
+            {name: _mean_where(ok, [s[name] for s in collected]) for name in collected[0]}, ok
+        )
 
     def _minibatches(self, batch: Batch) -> list[Batch]:
         rows = len(batch.weight)
         if self.minibatch_size is None or rows <= self.minibatch_size:
             return [batch]
-        return [batch.rows(i) for i in minibatch_indices(rows, self.minibatch_size, batch.weight.device, self.generator)]
+        indices = minibatch_indices(rows, self.minibatch_size, batch.weight.device, self.generator)
+        return [batch.rows(index) for index in indices]
 
     def _step(self, batch: Batch, coefficients: Coefficients) -> dict[str, Tensor]:
         stats = self.source(batch, coefficients.entropy_coef)

@@ -32,7 +32,7 @@ class RunInfo:
 
 
 class Sink:
-    """Where numbers and messages go. Every method may be left out; none may keep `metrics` or change it.
+    """Where numbers and messages go. Every method may be left out; none may change `metrics`.
 
     A metric is None where it does not apply and NaN or infinite where the run went wrong.
     """
@@ -54,6 +54,10 @@ class Monitor:
     """Passes what a run tells on to its sinks. A sink that fails is dropped with one message; training goes on.
 
     With `log_every=k` the files get every k-th iteration, as it was, and the last one; the terminal sees all.
+    All sinks together take 1.0 to 1.5 % of the processor's time at 10 iterations a second: about 1 ms a call and 0.4 ms
+    in TensorBoard's thread. At 100 a second, where TensorBoard and the live view skip, it is 0.4 ms, 4 to 5 %: use
+    `log_every` there. (`python tests/monitor/cost.py`, on two busy cores.)
+
     `close` may be called at any time and again; as a context manager the monitor closes itself.
     """
 

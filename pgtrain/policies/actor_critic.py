@@ -27,8 +27,8 @@ class Evaluation(NamedTuple):
 class ActorCritic(nn.Module):
     """π(a|o) and, where an estimator needs it, V(o).
 
-    `prepare` standardises raw observations into the networks' inputs; a rollout stores these inputs, and the statistics
-    move only between iterations (`observe`), so that acting and the update see exactly the same numbers.
+    `prepare` standardises raw observations into the networks' inputs; a rollout stores these inputs, and the
+    statistics move only between iterations (`observe`), so that acting and the update see exactly the same numbers.
     """
 
     log_std: nn.Parameter | None
@@ -69,8 +69,8 @@ class ActorCritic(nn.Module):
     def params(self, head: Tensor) -> Tensor:
         """Actor output [..., A or K] → distribution parameters [..., P].
 
-        Gaussian: μ = tanh(head) where the box is bounded on both sides (or head itself for mean="identity"), and log σ a free
-        parameter held within [log_std_min, log_std_max].
+        Gaussian: μ = tanh(head) where the box is bounded on both sides (or head itself for mean="identity"), and log σ a
+        free parameter held within [log_std_min, log_std_max].
         """
         if self.log_std is None:
             return head
@@ -99,18 +99,18 @@ class ActorCritic(nn.Module):
         return value * std + shift
 
     def value_scale(self) -> tuple[Tensor, Tensor]:
-        """Mean and std that the critic's output is standardised by, float32 0-d; (0, 1) until two targets were seen."""
+        """Mean and std of the value targets, float32 0-d; (0, 1) until two targets were seen."""
         assert self.value_moments is not None
         frozen = self.value_moments.frozen()
         return frozen.shift[0].float(), frozen.scale[0].reciprocal().float()
 
     def value_loss_weight(self) -> Tensor | float:
-        """1/σ²: the critic's squared error in standardised units, so that one learning rate serves every scale of reward."""
+        """1/σ²: the critic's squared error in standardised units, so that one learning rate serves every reward scale."""
         return 1.0 if self.value_moments is None else self.value_scale()[1] ** -2
 
     @torch.no_grad()
     def observe_targets(self, target: Tensor, weight: Tensor | None = None) -> None:
-        """Merges value targets [...] into their statistics and rescales the critic's last layer so that V stays the same.
+        """Merges value targets [...] into their statistics; rescales the critic's last layer so that V stays the same.
 
         w ← w σ/σ',  b ← (b σ + μ − μ')/σ'.  Source: van Hasselt et al. 2016 (Pop-Art), eq. 5.
         """
@@ -125,7 +125,7 @@ class ActorCritic(nn.Module):
         last.bias.copy_((last.bias * std + shift - new_shift) / new_std)
 
     def observe(self, obs: Tensor, weight: Tensor | None = None) -> None:
-        """Merges the raw observations [..., D] that were acted on into the normaliser (rows of weight 0 are left out)."""
+        """Merges the raw observations [..., D] that were acted on into the normaliser (not those of weight 0)."""
         if self.normalizer is not None:
             flat = obs.reshape(-1, obs.shape[-1])
             self.normalizer.update(flat, None if weight is None else weight.reshape(-1))
@@ -141,7 +141,7 @@ class ActorCritic(nn.Module):
 
 
 class Actor(Protocol):
-    """Acts in a host env (NumPy observations and actions); what it returns beside the env's action is of its own kind."""
+    """Acts in a host env (NumPy in, NumPy out); what it returns beside the env's action is of its own kind."""
 
     def refresh(self) -> None:
         """Takes over the policy's normaliser statistics; called once before each rollout."""
@@ -188,7 +188,9 @@ class NumpyActor:
         x *= scale
         return np.clip(x, -limit, limit, out=x).astype(np.float32)
 
-    def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def act(
+        self, obs: np.ndarray, greedy: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         inputs = self._prepare(obs)
         params = self.forward(inputs)
         if self.log_std is not None:
