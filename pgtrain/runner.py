@@ -75,6 +75,8 @@ class Runner:
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
     progress: Progress = field(default_factory=Progress)
+    _unrecorded: list[Episodes] = field(default_factory=list)  # ended since the last entry of the files
+    _log_seconds: float = 0.0  # what the last call of `_log` took
 
     def run(self) -> None:
         """Trains until the budget is spent. However it ends, `callbacks.at_end` is run.
@@ -83,6 +85,8 @@ class Runner:
         """
         try:
             while self._goes_on():
+                if self.interrupt.requested:
+                    raise Interrupted
                 self._iterate()
         finally:
             for callback in self.callbacks:
@@ -91,8 +95,6 @@ class Runner:
     def _goes_on(self) -> bool:
         """Fixed windows: until the budget is met. Whole episodes: while one more iteration of the usual length fits."""
         p = self.progress
-        if self.interrupt.requested:
-            raise Interrupted
         if self.plan.horizon is not None or p.iterations == 0:
             return p.steps < self.plan.total_steps
         return p.steps + p.last_iteration_steps <= self.plan.total_steps
@@ -120,8 +122,9 @@ class Runner:
         if rollout.value is not None:
             self.policy.observe_targets(batch.value_target, batch.weight)
         clock.lap("time/update")
-        self._count(rollout, episodes)
-        self._log(rollout, episodes, batch, result, coefficients, clock)
+        self._count(rollout, episodes, result)
+        if self.monitor.wants(self.progress.iterations, self.progress.steps, last=not self._goes_on()):
+            self._log(rollout, batch, result, coefficients, clock)
         self._judge(rollout, result)
         for callback in self.callbacks:
             callback.after_iteration(self)
@@ -145,8 +148,8 @@ class Runner:
             p.steps += collector.steps_now
             self.monitor.message(
                 f"the episodes of {collector.env.env_id} did not end within the step budget "
-                f"({collector.steps_now:,} steps in this iteration): they were not learned from, as the ones that did end are the short ones. "
-                "Set env.max_episode_steps, or use collect.unit=steps with a critic (algo=a2c)",
+                f"({collector.steps_now:,} steps in this iteration): they were not learned from, as the ones that did "
+                "end are the short ones. Set env.max_episode_steps, or use collect.unit=steps with a critic (algo=a2c)",
                 "warning",
             )
         return collected
@@ -161,45 +164,50 @@ class Runner:
         progress = self.progress.steps / self.plan.total_steps
         return Coefficients(self.learning_rate(progress), self.entropy_coef(progress))
 
-    def _count(self, rollout: Rollout, episodes: Episodes) -> None:
+    def _count(self, rollout: Rollout, episodes: Episodes, result: UpdateResult) -> None:
         p = self.progress
         p.iterations += 1
         p.steps += rollout.num_steps
         p.last_iteration_steps = rollout.num_steps
         p.episodes += len(episodes.returns)
         p.recent_returns.extend(episodes.returns.tolist())
+        p.skipped_updates += int((~result.ok).sum())
+        self._unrecorded.append(episodes)
 
     def _log(
         self,
         rollout: Rollout,
-        episodes: Episodes,
         batch: Batch,
         result: UpdateResult,
         coefficients: Coefficients,
         clock: _Clock,
     ) -> None:
-        p = self.progress
-        p.skipped_updates += int((~result.ok).sum())
+        """Numbers of this iteration, and of the episodes that ended since the last entry of the files."""
+        p, started = self.progress, time.perf_counter()
         tensors = result.stats | rollout_metrics(rollout) | policy_metrics(self.policy, batch)
         tensors.pop("loss")
         if self.reward_scaler is not None:
             tensors["reward/scale"] = self.reward_scaler.std
         metrics = to_floats(tensors)  # the iteration's one device sync for numbers
-        if len(episodes.returns):
-            metrics["episode/return"] = float(episodes.returns.mean())
-            metrics["episode/length"] = float(episodes.lengths.mean())
+        returns = np.concatenate([e.returns for e in self._unrecorded])
+        if len(returns):
+            metrics["episode/return"] = float(returns.mean())
+            metrics["episode/length"] = float(np.concatenate([e.lengths for e in self._unrecorded]).mean())
         if p.recent_returns:
             metrics["episode/return_100"] = float(np.mean(p.recent_returns))
         metrics |= {
-            "episode/count": len(episodes.returns),
+            "episode/count": len(returns),
             "gradient/skipped_updates": p.skipped_updates,
             "schedule/learning_rate": coefficients.learning_rate,
             "schedule/entropy_coef": coefficients.entropy_coef,
             "progress/iteration": p.iterations,
             "progress/steps": p.steps,
+            "time/log": self._log_seconds,
         }
-        clock.lap("time/log")
         self.monitor.log(p.steps, metrics | clock.metrics(rollout.num_steps))
+        if self.monitor.recording:
+            self._unrecorded.clear()
+        self._log_seconds = time.perf_counter() - started
 
     def _judge(self, rollout: Rollout, result: UpdateResult) -> None:
         """Tells where a skipped update came from; ends the run when nothing but skips is left."""

@@ -118,7 +118,10 @@ def test_a_run_leaves_a_summary_and_a_policy_that_plays(tmp_path: Path) -> None:
     assert told["steps"] == 128 and told["iterations"] == 4 and told["seed"] == 3
     assert told["eval_episodes"] == 10 and told["eval_return_mean"] >= 8
     returns = checkpoint.load(tmp_path)[0]["runner"]["progress"]["recent_returns"]
-    assert told["return_mean"] == pytest.approx(statistics.mean(returns)) and len(returns) == told["episodes"] > 1
+    assert (
+        told["return_mean"] == pytest.approx(statistics.mean(returns))
+        and len(returns) == told["episodes"] > 1
+    )
     assert told["return_std"] == pytest.approx(statistics.stdev(returns))
     assert told["wall_seconds"] > 0 and told["steps_per_second"] == pytest.approx(128 / told["wall_seconds"])
     loaded = build.load(tmp_path)

@@ -218,10 +218,10 @@ def test_cfg_job(builder: Builder, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--cfg", "job", "algo=a2c", "seed=3"]) == 0
     text = capsys.readouterr().out
     assert "seed: 3" in text
-    assert "lam: 0.95" in text
+    assert "lam: 1.0" in text
     assert "hydra" not in text
     assert cli.main(["algo=a2c", "--cfg", "job", "-p", "optim.lr"]) == 0
-    assert capsys.readouterr().out == "# @package optim.lr\nname: constant\nvalue: 0.001\n"
+    assert capsys.readouterr().out == "# @package optim.lr\nname: linear\nvalue: 0.002\n"
     assert not builder.calls
     assert not list(Path().iterdir())
 

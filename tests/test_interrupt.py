@@ -122,7 +122,13 @@ def test_in_another_thread_it_does_nothing() -> None:
 @contextlib.contextmanager
 def run(folder: Path, *overrides: str) -> Iterator[subprocess.Popen[str]]:
     code = "import sys; from pgtrain.cli import main; sys.exit(main())"
-    settings = [*overrides, f"hydra.run.dir={folder}", "total_steps=1000000000", "monitor.terminal=none"]
+    settings = [
+        *overrides,
+        f"hydra.run.dir={folder}",
+        "total_steps=1000000000",
+        "monitor.terminal=none",
+        "monitor.log_every=1",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *settings, "monitor.tensorboard=false"],
         cwd=ROOT,

@@ -421,9 +421,23 @@ def test_every_logged_tag_is_explained_and_times_add_up(tmp_path: Path) -> None:
     runner.run()
     for row in log.rows:
         assert row.keys() - {"step"} <= BY_TAG.keys()
-        parts = [row[f"time/{name}"] for name in ("collect", "estimate", "update", "log")]
-        assert min(parts) >= 0
+        parts = [row[f"time/{name}"] for name in ("collect", "estimate", "update")]
+        assert min(parts) > 0
         assert row["time/steps_per_second"] == pytest.approx(20 / sum(parts), rel=1e-3)
+    assert log.column("time/log")[0] == 0 < log.column("time/log")[1]  # what the entry before took
+
+
+def test_entries_between_iterations_leave_no_episode_out(tmp_path: Path) -> None:
+    """7 iterations of 8 steps, an entry every third and at the end: 3, 6, 7, with the episodes since the one before."""
+    cfg = configure(num_envs=2, horizon=4, total_steps=56, monitor={"log_every": 3}, **critic_only())
+    runner, log = make_runner(cfg, tmp_path, AlwaysOne([[2], [7]]))
+    runner.run()
+    assert log.column("progress/iteration") == [3, 6, 7]
+    # env 0 ends an episode every 2 rows; env 1 at rows 7, 14, 21, 28
+    assert log.column("episode/count") == [6 + 1, 6 + 2, 2 + 1]
+    assert log.column("episode/return") == pytest.approx([(12 + 7) / 7, (12 + 14) / 8, (4 + 7) / 3])
+    assert log.column("episode/length") == log.column("episode/return")
+    assert runner.progress.episodes == 18
 
 
 # ---------------------------------------------------------------------------------------------- it is right

@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 
     def rows(self, index: Tensor) -> Batch:
         share = len(index) / len(self.weight)
-        return Batch(*(x[index] for x in self[:-1]), self.episodes * share)
+        return Batch._make([*(x[index] for x in self[:-1]), self.episodes * share])
 
 
 def flatten(rollout: Rollout, gamma: float | None) -> Batch:
@@ -56,7 +56,7 @@ def flatten(rollout: Rollout, gamma: float | None) -> Batch:
     if rollout.num_steps == len(weight):
         return batch
     index = weight.nonzero().squeeze(-1)  # idle envs and reset rows are no transitions
-    return Batch(*(x[index] for x in batch[:-1]), batch.episodes)
+    return Batch._make([*(x[index] for x in batch[:-1]), batch.episodes])
 
 
 class Backprop:

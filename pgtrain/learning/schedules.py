@@ -1,7 +1,8 @@
 """Coefficients that move with training: progress in [0, 1) → a value.
 
 `progress` = env steps done before the iteration / total steps; it is 0 for the first update and below 1 for the last,
-which therefore still learns. Beyond the budget (an overshoot of whole episodes) it is held at 1: a rate never turns negative.
+which therefore still learns. Beyond the budget (an overshoot of whole episodes) it is held at 1: a rate never turns
+negative.
 """
 
 from __future__ import annotations

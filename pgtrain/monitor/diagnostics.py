@@ -45,7 +45,7 @@ def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
 def locate_non_finite(rollout: Rollout) -> str | None:
     """Where the first NaN or infinity of a rollout lies: what, env index, step and reward; None if all is finite.
 
-    Looked for in the order in which one spoils the next: observation, reward, value, action's log-probability, advantage.
+    Looked for in the order in which one spoils the next: observation, reward, value, log-probability, advantage.
     """
     parts = {
         "observation": rollout.obs,

@@ -32,6 +32,7 @@ class ActorCritic(nn.Module):
     """
 
     log_std: nn.Parameter | None
+    squashed: Tensor  # [A] bool, Gaussian only: the mean of this dimension goes through tanh
 
     def __init__(
         self,
@@ -69,12 +70,12 @@ class ActorCritic(nn.Module):
     def params(self, head: Tensor) -> Tensor:
         """Actor output [..., A or K] → distribution parameters [..., P].
 
-        Gaussian: μ = tanh(head) where the box is bounded on both sides (or head itself for mean="identity"), and log σ a
-        free parameter held within [log_std_min, log_std_max].
+        Gaussian: μ = tanh(head) where the box is bounded on both sides (or head itself for mean="identity"), and log σ
+        a free parameter held within [log_std_min, log_std_max].
         """
         if self.log_std is None:
             return head
-        mean = torch.where(self.squashed, torch.tanh(head), head)  # pyright: ignore[reportArgumentType]
+        mean = torch.where(self.squashed, torch.tanh(head), head)
         log_std = self.log_std.clamp(self.log_std_min, self.log_std_max).expand_as(mean)
         return torch.cat([mean, log_std], -1)
 
@@ -105,7 +106,7 @@ class ActorCritic(nn.Module):
         return frozen.shift[0].float(), frozen.scale[0].reciprocal().float()
 
     def value_loss_weight(self) -> Tensor | float:
-        """1/σ²: the critic's squared error in standardised units, so that one learning rate serves every reward scale."""
+        """1/σ²: the critic's squared error in standardised units, so that one learning rate serves all rewards."""
         return 1.0 if self.value_moments is None else self.value_scale()[1] ** -2
 
     @torch.no_grad()
@@ -168,7 +169,7 @@ class NumpyActor:
         self.rng = np.random.default_rng(seed)
         self.distribution = policy.distribution
         self.log_std = None if policy.log_std is None else policy.log_std.detach().numpy()
-        self.squashed = None if policy.log_std is None else policy.squashed.numpy()  # pyright: ignore
+        self.squashed = np.zeros(0, bool) if policy.log_std is None else policy.squashed.numpy()
         self.refresh()
 
     def refresh(self) -> None:

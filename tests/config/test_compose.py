@@ -131,7 +131,7 @@ def test_null_is_none() -> None:
         ("learning_rate=1e-3", r"Did you mean optim\.lr\.value\?"),
         (
             "algo=a2c advantage=td advantage.lam=0.9",
-            r"advantage=td has no setting 'lam'.* advantage=gae has it",
+            r"advantage=td has no setting 'lam'.* advantage=gae\|bootstrapped_return has it",
         ),
         (
             "advantage.baseline.scope=step advantage/baseline=value",
@@ -151,7 +151,10 @@ def test_null_is_none() -> None:
         ("device=gpu", r"device=gpu: must be one of auto, cpu, cuda, mps, cuda:1"),
         ("optim/lrr=linear", r"there is no group 'optim/lrr'\. Did you mean optim/lr\?"),
         ("optimizer=adam", r"Did you mean optim\?"),
-        ("algo=a2c advantage/baseline=mean", "advantage=gae has no baseline; advantage=monte_carlo has one"),
+        (
+            "algo=a2c advantage/baseline=mean",
+            "advantage=bootstrapped_return has no baseline; advantage=monte_carlo has one",
+        ),
         ("gamma=1.5", r"gamma=1\.5: must be a number from 0 to 1"),
         ("gamma=true", r"gamma=true: must be a number"),
         ("total_steps=1e5.5", r"total_steps=1e5\.5: must be a whole number"),

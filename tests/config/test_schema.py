@@ -273,7 +273,7 @@ def test_who_has_a_critic() -> None:
         ({"coef": 0.1}, r"Did you mean entropy\.coef\?"),
         (
             {"advantage": {"name": "td", "lam": 0.9}},
-            r"advantage=td has no setting 'lam' .* advantage=gae has it",
+            r"advantage=td has no setting 'lam' .* advantage=gae\|bootstrapped_return has it",
         ),
         ({"advantage": {"name": "gea"}}, r"advantage\.name=gea: must be one of .* Did you mean gae\?"),
         ({"advantage": {}}, r"advantage\.name=null: must be one of"),

@@ -39,7 +39,7 @@ _ALWAYS = ("episode/return_100", "episode/length")  # shown as '-' until the fir
 class LiveSink(Sink):
     """Redraws a block at the bottom of the terminal; messages and anything printed go above it and stay."""
 
-    every_iteration = True
+    live = True
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=False)

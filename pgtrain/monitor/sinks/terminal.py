@@ -84,7 +84,7 @@ class PlainSink(Sink):
     A hint about a bad number is printed when it first appears.
     """
 
-    every_iteration = True
+    live = True
 
     def __init__(self, notice: str | None = None, interval: float = 2.0) -> None:
         self.notice, self.interval = notice, interval
