@@ -309,7 +309,7 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
     LEARNING: (
         Chart("Return", ("episode/return", "episode/return_100", "evaluation/return")),
         Chart("Episode length", ("episode/length",)),
-        Chart("Episodes per iteration", ("episode/count",)),
+        Chart("Episodes per entry", ("episode/count",)),
         Chart("Reward scale", ("reward/scale",)),
     ),
     LOSSES: (Chart("Actor loss", ("loss/actor",)), Chart("Critic loss", ("loss/critic",))),
