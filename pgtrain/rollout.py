@@ -219,7 +219,10 @@ class Collector:
         return rollout, episodes
 
     def _tensor(self, array: Any) -> Tensor:
-        return (torch.from_numpy(array) if isinstance(array, np.ndarray) else array).to(self.device)
+        tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        if self.device.type == "mps" and tensor.dtype == torch.float64:
+            tensor = tensor.float()  # Apple GPUs have no float64
+        return tensor.to(self.device)
 
     def _finals(self, width: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         s = self.storage
