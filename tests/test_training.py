@@ -66,7 +66,7 @@ def test_a_log_std_beyond_its_limits_is_held_and_told(tmp_path: Path, init: floa
 
 
 def test_log_std_driven_beyond_its_limit_finds_back() -> None:
-    """The clamp of the forward pass has no gradient beyond the limit; `constrain` puts the parameter on it, where it has."""
+    """The clamp of the forward pass has no gradient beyond the limit; `constrain` puts the parameter back on it."""
     cfg = configure({"id": env_id("AsymBox")}, **A2C)
     with build.make_env(cfg, 1) as env:
         policy = build.make_policy(cfg, env)
