@@ -6,6 +6,7 @@ This module imports nothing heavy: help and mistakes come at once.
 from __future__ import annotations
 
 import importlib
+import io
 import re
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except TrainingError as error:
         print(f"pgtrain: error: {error}", file=sys.stderr)
+        return 1
+    except MemoryError as error:
+        print(
+            f"pgtrain: error: out of memory ({error}); lower num_envs, horizon or policy.hidden",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("pgtrain: interrupted", file=sys.stderr)
@@ -67,6 +74,11 @@ def _unknown_word(word: str) -> str:
 
 def entry() -> None:
     """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a `±` that the terminal cannot show must not end the command
+            stream.reconfigure(errors="replace")
     try:
         code = main()
         sys.stdout.flush()

@@ -80,7 +80,7 @@ def evaluate(policy: ActorCritic, env: HostEnv, episodes: int, seed: int, greedy
             if (left <= 0).all():
                 break
             env.set_idle(left <= 0)
-        elif length.max() > limit:
+        if length.max() > limit:
             raise TrainingError(
                 f"an evaluation episode of {env.env_id} did not end within {limit:,} steps; set env.max_episode_steps"
             )

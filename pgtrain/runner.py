@@ -43,6 +43,7 @@ class Progress:
     steps: int = 0
     iterations: int = 0
     episodes: int = 0
+    updates: int = 0  # made or skipped
     skipped_updates: int = 0
     skipped_in_a_row: int = 0
     last_iteration_steps: int = 0
@@ -177,6 +178,7 @@ class Runner:
         p.episodes += len(episodes.returns)
         # a NaN reward is told by `_judge`; it must not hide the returns of the next 100 episodes
         p.recent_returns.extend(episodes.returns[np.isfinite(episodes.returns)].tolist())
+        p.updates += len(made)
         p.skipped_updates += made.count(False)
         for ok in made:
             p.skipped_in_a_row = 0 if ok else p.skipped_in_a_row + 1

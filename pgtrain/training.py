@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -60,7 +61,7 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
     had to end, or what the env's code raised; the record is complete all the same. Ctrl-C and SIGTERM do not raise:
     they end the run with a checkpoint and its summary, and `exit_code` says so.
     """
-    started = time.perf_counter(), time.process_time()
+    started = time.perf_counter(), cpu_seconds()
     device.check(cfg.device.name)
     torch.set_num_threads(cfg.device.threads)
     outcome, runner = _Outcome(), None
@@ -73,25 +74,53 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
             )
             notices = list(env.notices)
             try:
-                runner = build.make_runner(cfg, env, monitor, run_dir, interrupt, notices)
+                with interrupt.stepping():  # the envs' first reset
+                    runner = build.make_runner(cfg, env, monitor, run_dir, interrupt, notices)
                 monitor.start(run_info(cfg, run_dir, overrides, env, runner, notices))
                 runner.run()
-                _tell_overshoot(cfg, runner)
+                _tell_end(cfg, runner)
                 outcome.evaluation = final_evaluation(cfg, runner)
             except Interrupted:
                 outcome.status = "interrupted"
                 monitor.message("interrupted: the checkpoint and the summary are written", "warning")
-            except Exception as error:
-                outcome.status, outcome.error = "failed", error
-                _tell_failure(monitor, error)
+            except (
+                Exception,
+                SystemExit,
+            ) as error:  # an env that calls sys.exit must not end the run without a word
+                outcome.status, outcome.error = "failed", _told(error, run_dir)
+                _tell_failure(monitor, outcome.error)
+            env.close()  # before the summary: the processor time of workers counts once they have ended
             summary = make_summary(cfg, run_dir, runner.progress if runner else Progress(), started, outcome)
-            record.write_summary(run_dir, summary)
+            try:
+                record.write_summary(run_dir, summary)
+            except OSError as error:
+                outcome.error = outcome.error or _told(error, run_dir)
             monitor.finish(summary)
     if outcome.error is not None:
         raise outcome.error
-    assert runner is not None
+    if runner is None:  # interrupted before the first step
+        raise KeyboardInterrupt
     exit_code = interrupt.exit_code if outcome.status == "interrupted" else 0
     return Result(summary, run_dir, runner.policy, exit_code)
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and of the workers that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _told(error: BaseException, run_dir: Path) -> Exception:
+    """What cannot be mended by reading a traceback, in one line."""
+    if isinstance(error, SystemExit):
+        told = TrainingError(f"the env's code called sys.exit({error.code!r})")
+    elif isinstance(error, OSError) and error.strerror and not isinstance(error, ConnectionError):
+        told = TrainingError(f"{run_dir}: {error.strerror} ({error.filename or 'run folder'})")
+    else:
+        assert isinstance(error, Exception)
+        return error
+    told.__cause__ = error
+    return told
 
 
 def _tell_failure(monitor: Monitor, error: Exception) -> None:
@@ -102,8 +131,14 @@ def _tell_failure(monitor: Monitor, error: Exception) -> None:
         monitor.message("".join(traceback.format_exception(error)), "error")
 
 
-def _tell_overshoot(cfg: schema.Config, runner: Runner) -> None:
-    over = runner.progress.steps - cfg.total_steps
+def _tell_end(cfg: schema.Config, runner: Runner) -> None:
+    progress = runner.progress
+    if progress.updates and progress.skipped_updates == progress.updates:
+        runner.monitor.message(
+            f"nothing was learned: all {progress.updates} updates were skipped for non-finite numbers",
+            "warning",
+        )
+    over = progress.steps - cfg.total_steps
     if over > 0:
         why = (
             "episodes are played to their end"
@@ -119,6 +154,8 @@ def final_evaluation(cfg: schema.Config, runner: Runner) -> EvalResult | None:
     if cfg.eval.episodes == 0:
         return None
     seed = build.streams(cfg.seed)["evaluation"]
+    kind = "greedy" if cfg.eval.greedy else "sampled"
+    runner.monitor.message(f"final evaluation: {cfg.eval.episodes} {kind} episodes")
     try:
         with build.make_env(cfg, envs_for(cfg.eval.episodes)) as env, runner.interrupt.stepping():
             return evaluate(runner.policy, env, cfg.eval.episodes, seed, cfg.eval.greedy)
@@ -172,7 +209,7 @@ def make_summary(
         "eval_return_std": evaluation.std if evaluation else None,
         "eval_episodes": evaluation.episodes if evaluation else 0,
         "wall_seconds": wall,
-        "cpu_seconds": time.process_time() - started[1],
+        "cpu_seconds": cpu_seconds() - started[1],
         "steps_per_second": progress.steps / max(wall, 1e-9),
         "skipped_updates": progress.skipped_updates,
         "run_dir": str(run_dir),
@@ -188,7 +225,10 @@ def load(run_dir: Path | str, device: str | torch.device = "cpu", env_id: str | 
     """
     run_dir = Path(run_dir)
     state, warning = checkpoint.load(run_dir, device)
-    cfg = convert.from_dict(state["config"])
+    try:
+        cfg, parameters = convert.from_dict(state["config"]), state["runner"]["policy"]
+    except KeyError as error:
+        raise UserError(f"{run_dir}: the checkpoint lacks {error}: it was not written by pgtrain") from error
     if ":" in cfg.env.id and env_id != cfg.env.id:
         raise UserError(
             f"the run's env is {cfg.env.id}: loading it imports the module {cfg.env.id.rpartition(':')[0]}; "
@@ -196,5 +236,11 @@ def load(run_dir: Path | str, device: str | torch.device = "cpu", env_id: str | 
         )
     with build.make_env(cfg, 1) as env:
         policy = build.make_policy(cfg, env)
-    policy.load_state_dict(state["runner"]["policy"])
+    try:
+        policy.load_state_dict(parameters)
+    except RuntimeError as error:
+        first = str(error).splitlines()[-1].strip()
+        raise UserError(
+            f"{run_dir}: the checkpoint does not fit env={cfg.env.id} as it is now (have its spaces changed?): {first}"
+        ) from error
     return Loaded(policy.to(device), cfg, lambda num_envs: build.make_env(cfg, num_envs), warning)

@@ -165,7 +165,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["RUN", "episodes=inf"], "episodes=inf: expected an integer"),
         (["RUN", "seed=-1"], "seed=-1: expected an integer of at least 0"),
         (["RUN", "greedy=yes"], "greedy=yes: expected true or false"),
-        (["RUN", "device=tpu"], "device=tpu: expected cpu, cuda, cuda:N or mps"),
+        (["RUN", "device=tpu"], "device=tpu: expected auto, cpu, cuda, cuda:N or mps"),
         (["RUN", "seed=1", "seed=2"], "seed= is given twice"),
         (["RUN", "env=Acrobot-v1"], "trained on CartPole-v1"),
         (["nowhere"], "nowhere: no such run folder"),

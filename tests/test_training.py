@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from pgtrain import build, training
+from pgtrain import build, checkpoint, training
+from pgtrain.config.compose import compose
+from pgtrain.monitor import record
 from pgtrain.policies.distributions import DiagonalGaussian
+from pgtrain.types import TrainingError, UserError
+from tests import envs_for_tests
 from tests.support import configure, critic_only, env_id
 
 A2C = critic_only(horizon=8)
@@ -62,7 +70,10 @@ def test_a_log_std_beyond_its_limits_is_held_and_told(tmp_path: Path, init: floa
     assert f"policy.log_std_init={init:g} is held between policy.log_std_min=-5" in log(tmp_path)
     assert result.policy.log_std is not None
     assert ((result.policy.log_std >= -5) & (result.policy.log_std <= 2)).all()
-    assert torch.isfinite(result.policy.log_std).all() and abs(float(result.policy.log_std[0].detach()) - held) < 0.5
+    assert (
+        torch.isfinite(result.policy.log_std).all()
+        and abs(float(result.policy.log_std[0].detach()) - held) < 0.5
+    )
 
 
 def test_log_std_driven_beyond_its_limit_finds_back() -> None:
@@ -73,10 +84,14 @@ def test_log_std_driven_beyond_its_limit_finds_back() -> None:
     assert policy.log_std is not None
     with torch.no_grad():
         policy.log_std.fill_(3.0)
-    assert float(torch.autograd.grad(policy.params(torch.zeros(1, 3)).sum(), policy.log_std)[0].abs().sum()) == 0
+    assert (
+        float(torch.autograd.grad(policy.params(torch.zeros(1, 3)).sum(), policy.log_std)[0].abs().sum()) == 0
+    )
     policy.constrain()
     assert policy.log_std.tolist() == [2.0] * 3
-    assert torch.autograd.grad(policy.params(torch.zeros(1, 3)).sum(), policy.log_std)[0].tolist() == [1.0] * 3
+    assert (
+        torch.autograd.grad(policy.params(torch.zeros(1, 3)).sum(), policy.log_std)[0].tolist() == [1.0] * 3
+    )
 
 
 def test_the_largest_float_is_no_bound() -> None:
@@ -115,3 +130,78 @@ def test_a_skipped_update_is_in_the_files_whatever_the_cadence(tmp_path: Path) -
     # the reward of step 20 is in the third window of 8; the last iteration is always written
     assert [row["progress/iteration"] for row in rows] == [3, 20]
     assert [row["gradient/skipped_updates"] for row in rows] == [1, 1]
+
+
+# ---------------------------------------------------------------------------------------------- how a run may die
+
+
+def test_an_env_that_exits_the_interpreter_is_told_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(self: Any, action: Any) -> Any:
+        raise SystemExit(7)
+
+    monkeypatch.setattr(envs_for_tests.FixedLen, "step", leave)
+    with pytest.raises(TrainingError, match=r"sys\.exit\(7\)"):
+        train(tmp_path, {"id": env_id("FixedLen"), "backend": "sync"}, eval={"episodes": 0})
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", "checkpoint.pt.tmp")
+
+    monkeypatch.setattr("pgtrain.checkpoint.save", full)
+    with pytest.raises(TrainingError, match="No space left on device") as told:
+        train(tmp_path, {"id": env_id("FixedLen")}, eval={"episodes": 0})
+    assert "\n" not in str(told.value)
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+
+
+def test_a_run_in_which_nothing_was_learned_says_so(tmp_path: Path) -> None:
+    """Every reward is NaN: 4 updates, all skipped, fewer than max_skipped_in_a_row."""
+    result = train(
+        tmp_path,
+        {"id": env_id("FixedLen"), "kwargs": {"reward": math.nan}},
+        update={"max_skipped_in_a_row": 100},
+        eval={"episodes": 4},
+    )
+    assert "nothing was learned: all 4 updates were skipped" in log(tmp_path)
+    report = record.final_report(result.summary, tmp_path)
+    assert report.count("not finite") >= 2 and "no episode ended" not in report
+
+
+def test_a_checkpoint_that_no_longer_fits_its_env_is_one_line(tmp_path: Path) -> None:
+    train(tmp_path, {"id": env_id("FixedLen")}, eval={"episodes": 0})
+    state, _ = checkpoint.load(tmp_path)
+    weights = state["runner"]["policy"]
+    name = next(name for name in weights if name.endswith("weight"))
+    weights[name] = torch.zeros(64, 7)
+    checkpoint.save(tmp_path, state)
+    with pytest.raises(UserError, match=r"does not fit env=.*FixedLen.*size mismatch") as told:
+        training.load(tmp_path, env_id=env_id("FixedLen"))
+    assert "\n" not in str(told.value)
+    checkpoint.save(tmp_path, {"config": state["config"]})
+    with pytest.raises(UserError, match="lacks 'runner'"):
+        training.load(tmp_path, env_id=env_id("FixedLen"))
+
+
+def test_the_command_that_evaluates_repeats_an_env_from_a_module(tmp_path: Path) -> None:
+    report = record.final_report({"env": "my_pkg:MyEnv-v0"}, tmp_path)
+    assert report.splitlines()[-1].endswith(" env=my_pkg:MyEnv-v0")
+    assert " env=" not in record.final_report({"env": "CartPole-v1"}, tmp_path).splitlines()[-1]
+
+
+def test_processor_time_counts_the_workers(tmp_path: Path) -> None:
+    """A worker burns 0.5 s of processor time; this process sleeps meanwhile."""
+    before, own = training.cpu_seconds(), time.process_time()
+    code = "import time\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert training.cpu_seconds() - before >= 0.45
+    assert time.process_time() - own < 0.3
+
+
+def test_threads_take_turns(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        configs = list(pool.map(lambda seed: compose([f"seed={seed}"]).config.seed, range(8)))
+    assert configs == list(range(8))

@@ -30,7 +30,7 @@ settings
   greedy=true        true: the most likely action; false: actions sampled as in training
   seed=1000          seed of the envs and of sampled actions
   num_envs=…         envs side by side (default: the largest number up to 20 that divides episodes)
-  device=cpu         cpu, cuda, cuda:N or mps
+  device=cpu         auto (the CPU), cpu, cuda, cuda:N or mps
   env=module:Id      only for a run whose env comes from a module: repeat the env's id to allow the import
 
 Returns are those of the environment itself, without any scaling. The result is printed and written to
@@ -77,9 +77,9 @@ def _boolean(key: str, text: str) -> bool:
 
 
 def _device(key: str, text: str) -> str:
-    if not re.fullmatch(r"cpu|cuda(:\d+)?|mps", text):
-        raise UserError(f"{key}={text}: expected cpu, cuda, cuda:N or mps")
-    return text
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", text):
+        raise UserError(f"{key}={text}: expected auto, cpu, cuda, cuda:N or mps")
+    return "cpu" if text == "auto" else text  # single steps of few envs: a CPU is never the slower one
 
 
 SETTINGS: dict[str, Callable[[str, str], Any]] = {

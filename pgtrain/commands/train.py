@@ -175,12 +175,14 @@ def run(app: Hydra, config_name: str, overrides: list[str], tree: DictConfig) ->
 
 
 def claim(path: Path) -> Path:
-    """A folder that is this run's alone: `path`, if it isn't there or is empty, else `path` with a suffix.
+    """A folder that is this run's alone: `path`, if it isn't there or is empty, else `path` with a suffix. Absolute, so
+    that it stays right when the working directory changes (`hydra.job.chdir=true`, or a script's own).
 
     Raises: UserError where it can't be made.
     """
     from pgtrain.monitor.record import create_run_dir
 
+    given, path = path, path.resolve()
     try:
         if path.is_dir() and not any(path.iterdir()):
             with contextlib.suppress(FileExistsError):
@@ -188,7 +190,7 @@ def claim(path: Path) -> Path:
                 return path
         return create_run_dir(path)
     except OSError as error:
-        raise UserError(f"hydra.run.dir={path}: the folder cannot be made: {error.strerror}") from error
+        raise UserError(f"hydra.run.dir={given}: the folder cannot be made: {error.strerror}") from error
 
 
 @contextlib.contextmanager

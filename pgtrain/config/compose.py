@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,6 +117,9 @@ def from_yaml(path: str | Path) -> Config:
     return settle(from_dict(plain(tree)))
 
 
+_ONE_AT_A_TIME = threading.RLock()  # Hydra keeps its state once a process; threads take turns at composing
+
+
 @contextmanager
 def open_hydra(config_dirs: Sequence[str | Path] = (), conf: str | Path | None = None) -> Iterator[Hydra]:
     """Hydra over conf/ and `config_dirs`, as this process's Hydra until the block ends; then the former one is back.
@@ -127,7 +131,7 @@ def open_hydra(config_dirs: Sequence[str | Path] = (), conf: str | Path | None =
             raise ConfigError(f"--config-dir {folder}: there is no such folder")
     sources.register()
     paths.register_resolvers()
-    with _restored_globals():
+    with _ONE_AT_A_TIME, _restored_globals():
         search = sources.SearchPath()
         search.append("hydra", "pkg://hydra.conf")
         for folder in config_dirs:

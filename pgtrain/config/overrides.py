@@ -139,6 +139,10 @@ def _check_hydra(override: Override, options: Sequence[str]) -> None:
             folder = str(place).removeprefix("file://")
             if "://" not in folder and not Path(folder).is_dir():
                 raise ConfigError(f"{line}: there is no folder {folder}", key)
+    if key in ("hydra.job.name", "hydra.verbose"):
+        raise ConfigError(
+            f"{line}: has no effect in pgtrain, which names its runs and writes its log itself", key
+        )
     node: Any = OmegaConf.structured(HydraConf())
     for depth, name in enumerate(key.split(".")[1:], 1):
         if not isinstance(node, DictConfig) or OmegaConf.get_type(node) in (dict, None):

@@ -62,7 +62,8 @@ def check_env_id(env_id: str) -> None:
         newer = [
             near for near in nearest_ids(env_id, 5) if near.partition("-v")[0] == env_id.partition("-v")[0]
         ]
-        hint = f"; use {max(newer)}" if newer and max(newer) != env_id else ""
+        newest = max(newer, key=lambda near: int(near.rpartition("-v")[2]), default=env_id)
+        hint = f"; use {newest}" if newest != env_id else ""
         raise OptionError(f"env={env_id}: Gymnasium no longer has this version{hint}", "env")
     for place, (module, package) in NEEDS.items():
         if isinstance(entry, str) and entry.startswith(place) and importlib.util.find_spec(module) is None:

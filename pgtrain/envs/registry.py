@@ -39,10 +39,14 @@ def find_spec(env_id: str) -> EnvSpec:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            raise UserError(
-                f"env={env_id}: cannot import {module!r} ({error}); it is looked for in the current folder and "
-                "among the installed packages"
-            ) from error
+            missing = (
+                isinstance(error, ModuleNotFoundError)
+                and module.split(".")[0] == str(error.name).split(".")[0]
+            )
+            where = (
+                "; it is looked for in the current folder and among the installed packages" if missing else ""
+            )
+            raise UserError(f"env={env_id}: cannot import {module!r} ({error}){where}") from error
     elif name not in gym.registry:
         _import_plugin(name)
     try:

@@ -104,8 +104,9 @@ def final_report(summary: Mapping[str, Any], run_dir: str | Path) -> str:
     """What a user sees at the end: what was reached, in which time, where it lies, and what to do next."""
     run_dir = Path(run_dir)
     title = f"{summary.get('algo', '?')} on {summary.get('env', '?')}, seed {summary.get('seed', '?')}"
-    rows = [("return, last 100 episodes", _spread(summary, "return") or "no episode ended")]
-    evaluated = _spread(summary, "eval_return")
+    nothing = "not finite" if summary.get("episodes") else "no episode ended"
+    rows = [("return, last 100 episodes", _spread(summary, "return") or nothing)]
+    evaluated = _spread(summary, "eval_return") or ("not finite" if summary.get("eval_episodes") else None)
     if evaluated:
         rows.append(
             ("return, final evaluation", f"{evaluated}   ({summary.get('eval_episodes', '?')} episodes)")
@@ -122,7 +123,11 @@ def final_report(summary: Mapping[str, Any], run_dir: str | Path) -> str:
     rows += [("", ""), ("run folder", _short(run_dir))]
     if any(run_dir.glob("events.out.tfevents.*")):
         rows.append(("look at it", f"{_program('tensorboard')} --logdir {shown}"))
-    rows.append(("evaluate it", f"{_program('pgtrain')} eval {shown}"))
+    env = str(summary.get("env", ""))
+    repeated = (
+        f" env={shlex.quote(env)}" if ":" in env else ""
+    )  # eval imports no module that only the run names
+    rows.append(("evaluate it", f"{_program('pgtrain')} eval {shown}{repeated}"))
     width = max(len(name) for name, _ in rows)
     lines = [f"{title}: {summary.get('status', '?')}", ""]
     return "\n".join(lines + [f"  {name:<{width}}   {value}".rstrip() for name, value in rows])

@@ -26,7 +26,7 @@ import numpy as np
 from gymnasium import spaces
 
 from pgtrain.envs.base import VectorEnv, env_seeds, idle_mask
-from pgtrain.types import Step
+from pgtrain.types import Step, UserError
 
 GRAVITY, FORCE, TAU = 9.8, 10.0, 0.02
 MASS_POLE, LENGTH = 0.1, 0.5  # LENGTH is half the pole's length
@@ -65,7 +65,9 @@ class CartPole(VectorEnv):
             max_episode_steps=max_episode_steps,
         )
         n = num_envs
-        self._sutton_barto_reward = bool(sutton_barto_reward)
+        if not isinstance(sutton_barto_reward, bool):
+            raise UserError(f"env.kwargs.sutton_barto_reward={sutton_barto_reward}: must be true or false")
+        self._sutton_barto_reward = sutton_barto_reward
         self._limit = max_episode_steps if max_episode_steps is not None else 2**62
         self._rngs: list[np.random.Generator] = []
         self._ahead = np.zeros((n, AHEAD, 4))  # start states to come

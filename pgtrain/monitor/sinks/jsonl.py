@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one JSON object an iteration, for pandas, jq and later plots."""
+"""`metrics.jsonl`: one JSON object an entry (`monitor.log_every`), for pandas, jq and later plots."""
 
 from __future__ import annotations
 

@@ -94,6 +94,7 @@ class PlainSink(Sink):
     def start(self, info: RunInfo) -> None:
         self._info, self._hints, self._pace = info, Hints(info), Pace(info)
         self._told: set[str] = set()
+        self._last: dict[str, float | None] = {}
         self._print(f"{headline(info)} · {info.total_steps:,} steps")
         self._print(f"run folder: {info.run_dir}")
         if info.reward_threshold is not None:
@@ -126,6 +127,8 @@ class PlainSink(Sink):
 
     def _line(self, step: int, metrics: Mapping[str, float | None], rate: float, left: float | None) -> str:
         total = f"{self._info.total_steps:,}"
+        self._last.update((tag, metrics[tag]) for tag, _ in _LINE if metrics.get(tag) is not None)
+        metrics = {**metrics, **self._last}  # not every iteration has an episode's end
         parts = [f"step {step:>{len(total)},}/{total} {100 * step / max(self._info.total_steps, 1):3.0f} %"]
         parts += [f"{name} {number(metrics.get(tag)):>6}" for tag, name in _LINE]
         parts += [f"{number(rate):>6} steps/s", f"left {duration(left)}"]
