@@ -22,6 +22,7 @@ from pgtrain.evaluation import EvalResult, envs_for, evaluate
 from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.learning import advantages
 from pgtrain.learning.gradients import Backprop
+from pgtrain.learning.losses import PolicyGradient, SquaredError
 from pgtrain.learning.optimizers import Adam
 from pgtrain.learning.schedules import SCHEDULES, Schedule
 from pgtrain.learning.updates import Update
@@ -125,9 +126,10 @@ def make_update(cfg: schema.Config, policy: ActorCritic, flat: FlatParameters) -
     source = Backprop(
         policy,
         flat,
+        policy_loss=PolicyGradient(u.mean_over),
+        value_loss=SquaredError(),
         value_coef=u.value_coef or 0.0,
         normalize_advantage=cfg.advantage.normalize,
-        mean_over=u.mean_over,
     )
     assert isinstance(cfg.optim, schema.AdamConfig)
     return Update(

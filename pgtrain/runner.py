@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,14 +16,15 @@ from torch import Tensor
 from pgtrain.callbacks import Callback
 from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.learning.advantages import Estimator
-from pgtrain.learning.gradients import Batch, flatten
-from pgtrain.learning.schedules import Schedule
-from pgtrain.learning.updates import Coefficients, Update, UpdateResult
+from pgtrain.learning.batch import Batch, Coefficients, flatten
+from pgtrain.learning.natural_gradient import NaturalUpdate
+from pgtrain.learning.schedules import Measured, Schedule, constant
+from pgtrain.learning.updates import Update, UpdateResult
 from pgtrain.monitor.diagnostics import locate_non_finite, policy_metrics, rollout_metrics
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.normalizer import RewardScaler
-from pgtrain.rollout import Collector, Episodes, Rollout
+from pgtrain.rollout import Collector, Episodes, Rollout, revalue
 from pgtrain.types import TrainingError
 
 
@@ -64,12 +65,15 @@ class Runner:
     collector: Collector
     reward_scaler: RewardScaler | None
     estimator: Estimator
-    update: Update
+    update: Update | NaturalUpdate
     learning_rate: Schedule
     entropy_coef: Schedule
     discount: float | None  # γ if the steps are weighted by γᵗ (the exact discounted gradient), None otherwise
     monitor: Monitor
     callbacks: Sequence[Callback]
+    clip: Schedule = field(default_factory=lambda: constant(0.2))
+    value_clip: Schedule = field(default_factory=lambda: constant(0.2))
+    recompute_advantages: bool = False  # values and advantages anew before each epoch but the first
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
     progress: Progress = field(default_factory=Progress)
@@ -104,7 +108,7 @@ class Runner:
         clock.lap("time/estimate")
         batch = flatten(rollout, self.discount)
         coefficients = self._coefficients(rollout)
-        result = self.update(batch, coefficients)
+        result = self.update(batch, coefficients, self._reestimate(rollout) if self.recompute_advantages else None)
         self.policy.observe(rollout.obs, rollout.weight)  # only now: acting and update used the same statistics
         if rollout.value is not None:
             self.policy.observe_targets(batch.value_target, batch.weight)
@@ -146,7 +150,14 @@ class Runner:
 
     def _coefficients(self, rollout: Rollout) -> Coefficients:
         progress = self.progress.steps / self.plan.total_steps
-        return Coefficients(self.learning_rate(progress), self.entropy_coef(progress))
+        return Coefficients(*(schedule(progress) for schedule in self._schedules().values()))
+
+    def _schedules(self) -> dict[str, Schedule]:
+        names = Coefficients._fields
+        return dict(zip(names, (self.learning_rate, self.entropy_coef, self.clip, self.value_clip), strict=True))
+
+    def _reestimate(self, rollout: Rollout) -> Callable[[], Batch]:
+        return lambda: flatten(self.estimator(revalue(self.policy, rollout)), self.discount)
 
     def _count(self, rollout: Rollout, episodes: Episodes) -> None:
         p = self.progress
@@ -168,10 +179,11 @@ class Runner:
         p = self.progress
         p.skipped_updates += int((~result.ok).sum())
         tensors = result.stats | rollout_metrics(rollout) | policy_metrics(self.policy, batch)
-        tensors.pop("loss")
+        tensors.pop("loss", None)
         if self.reward_scaler is not None:
             tensors["reward/scale"] = self.reward_scaler.std
-        metrics = to_floats(tensors)  # the iteration's one device sync for numbers
+        metrics = {"schedule/learning_rate": coefficients.learning_rate}  # unless the update has a say in it
+        metrics |= to_floats(tensors)  # the iteration's one device sync for numbers
         if len(episodes.returns):
             metrics["episode/return"] = float(episodes.returns.mean())
             metrics["episode/length"] = float(episodes.lengths.mean())
@@ -180,11 +192,15 @@ class Runner:
         metrics |= {
             "episode/count": len(episodes.returns),
             "gradient/skipped_updates": p.skipped_updates,
-            "schedule/learning_rate": coefficients.learning_rate,
             "schedule/entropy_coef": coefficients.entropy_coef,
             "progress/iteration": p.iterations,
             "progress/steps": p.steps,
         }
+        measured = Measured(
+            episodes.returns.tolist(), metrics.get("episode/return_100", math.nan), metrics.get("policy/entropy", math.nan)
+        )
+        for schedule in self._schedules().values():
+            schedule.observe(measured)
         clock.lap("time/log")
         self.monitor.log(p.steps, metrics | clock.metrics(rollout.num_steps))
 
@@ -213,8 +229,8 @@ class Runner:
         """All that moves in a run, tensors and plain numbers only."""
         return {
             "policy": self.policy.state_dict(),
-            "optimizer": self.update.optimizer.state_dict(),
-            "minibatch_rng": self.update.generator.get_state(),
+            "update": self.update.state_dict(),
+            "schedules": {name: schedule.state_dict() for name, schedule in self._schedules().items()},
             "collector": self.collector.state_dict(),
             "reward_scaler": None if self.reward_scaler is None else self.reward_scaler.state_dict(),
             "progress": self.progress.state_dict(),
