@@ -37,7 +37,16 @@ def configure(env: str | dict[str, Any] = "CartPole-v1", **settings: Any) -> sch
         "eval": {"episodes": 0},
         "env": {"id": env} if isinstance(env, str) else env,
     }
-    return checks.settle(convert.from_dict(base | settings))
+    return checks.settle(convert.from_dict(_merged(convert.to_dict(schema.Config()), base | settings)))
+
+
+def _merged(defaults: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`defaults` with `changes`; a group that is given a name is taken as it is."""
+    merged = dict(defaults)
+    for key, value in changes.items():
+        deeper = isinstance(value, dict) and isinstance(defaults.get(key), dict) and "name" not in value
+        merged[key] = _merged(defaults[key], value) if deeper else value
+    return merged
 
 
 def critic_only(lam: float = 0.95, lr: float = 3e-3, gamma: float = 0.9, **settings: Any) -> dict[str, Any]:

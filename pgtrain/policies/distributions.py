@@ -81,13 +81,13 @@ class Categorical:
         """H = −Σ_k π_k log π_k in nats, [...]; a choice of probability 0 adds 0."""
         log_p = torch.log_softmax(params, -1)
         p = log_p.exp()
-        return -torch.where(p > 0, p * log_p, 0.0).sum(-1)
+        return -torch.where(p == 0, 0.0, p * log_p).sum(-1)  # a NaN stays one
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         """KL(old ‖ new) = Σ_k old_k (log old_k − log new_k), [...]."""
         log_old, log_new = torch.log_softmax(old, -1), torch.log_softmax(new, -1)
         p = log_old.exp()
-        return torch.where(p > 0, p * (log_old - log_new), 0.0).sum(-1)
+        return torch.where(p == 0, 0.0, p * (log_old - log_new)).sum(-1)  # a NaN stays one
 
     def metrics(self, params: Tensor, action: Tensor) -> dict[str, Tensor]:
         return {}
