@@ -75,8 +75,9 @@ class Move(NamedTuple):
     """A step to take: where from, which way, and how to judge where it leads."""
 
     data: Tensor  # [P] the actor's parameters, changed in place
-    direction: Tensor  # [P] x
-    curvature: Tensor  # xᵀ (F + c I) x, 0-d
+    direction: Tensor  # [P] x / scale: of a size that its square can be formed, however small or large the advantages
+    scale: Tensor  # 0-d
+    curvature: Tensor  # (x / scale)ᵀ (F + c I) (x / scale), 0-d
     trial: Callable[[], tuple[Tensor, Tensor]]  # mean KL(old ‖ now), improvement of the objective; 0-d
 
 
@@ -93,7 +94,7 @@ class FixedStep:
     size: float
 
     def __call__(self, move: Move) -> dict[str, float]:
-        move.data.add_(self.size * move.direction)
+        move.data.add_(self.size * move.scale * move.direction)
         return {}
 
 
@@ -172,11 +173,13 @@ class NaturalUpdate:
         if finite and bool(gradient.any()):
             kl = weighted_mean(self.policy.distribution.kl(new.params.detach(), new.params), batch.weight)
             product = fisher_product(kl, self.parameters, self.damping)
-            direction, residual = conjugate_gradient(product, gradient, self.cg_iterations, self.cg_tolerance)
+            scale = gradient.abs().max()
+            direction, residual = conjugate_gradient(product, gradient / scale, self.cg_iterations, self.cg_tolerance)
             curvature = direction @ product(direction)
             finite = bool(torch.isfinite(curvature) & (curvature > 0) & torch.isfinite(direction).all())
             if finite:
-                move = Move(self.flat.data[: self.size], direction, curvature, self._trial(batch, coefficients, loss))
+                trial = self._trial(batch, coefficients, loss)
+                move = Move(self.flat.data[: self.size], direction, scale, curvature, trial)
                 told |= {"update/cg_residual": residual} | self.rule(move)
         ok = torch.tensor([finite], device=loss.device)
         return UpdateResult({name: torch.as_tensor(x, device=loss.device) for name, x in told.items()}, ok)
