@@ -126,10 +126,11 @@ class MLP(nn.Module):
         sizes = [inputs, *hidden]
         own = sizes[share:]
         self.trunk = nn.Sequential(*hidden_layers(sizes[: share + 1], activation, init))
-        last: nn.Module = init(nn.Linear(own[-1], outputs), last_gain)
-        if features is not None:
-            last = WithFeatures(last, detach=features == "detached")  # pyright: ignore[reportArgumentType]
-        self.actor = nn.Sequential(*hidden_layers(own, activation, init), last)
+        body = hidden_layers(own, activation, init)
+        head = init(nn.Linear(own[-1], outputs), last_gain)
+        self.actor = nn.Sequential(
+            *body, head if features is None else WithFeatures(head, detach=features == "detached")
+        )
         self.critic = (
             nn.Sequential(*hidden_layers(own, activation, init), init(nn.Linear(own[-1], 1), 1.0)) if critic else None
         )
