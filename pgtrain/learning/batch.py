@@ -38,14 +38,16 @@ class Batch(NamedTuple):
 
     def rows(self, index: Tensor) -> Batch:
         share = len(index) / len(self.weight)
-        return Batch(*(x[index] for x in self[:-1]), self.episodes * share)
+        return Batch(*(x[index] for x in self[:-1]), self.episodes * share)  # pyright: ignore[reportCallIssue]
 
 
 def flatten(rollout: Rollout, gamma: float | None) -> Batch:
     """The rollout's transitions as one batch; `gamma` gives the rows their γᵗ (None: 1, the usual practice)."""
     assert rollout.advantage is not None and rollout.value_target is not None
     weight = rollout.weight.flatten()
-    discount = torch.ones_like(weight) if gamma is None else gamma ** rollout.episode_step.flatten().to(weight.dtype)
+    discount = (
+        torch.ones_like(weight) if gamma is None else gamma ** rollout.episode_step.flatten().to(weight.dtype)
+    )
     batch = Batch(
         rollout.inputs.flatten(0, 1),
         rollout.action.flatten(0, 1),
@@ -61,4 +63,4 @@ def flatten(rollout: Rollout, gamma: float | None) -> Batch:
     if rollout.num_steps == len(weight):
         return batch
     index = weight.nonzero().squeeze(-1)  # idle envs and reset rows are no transitions
-    return Batch(*(x[index] for x in batch[:-1]), batch.episodes)
+    return Batch(*(x[index] for x in batch[:-1]), batch.episodes)  # pyright: ignore[reportCallIssue]

@@ -30,9 +30,9 @@ class Backprop:
 
         loss = policy loss + value_coef · value loss − entropy_coef · mean entropy
 
-    The value loss is that of standardised values where the critic's targets are, so that one learning rate (and one clip
-    range) serves every scale of reward; the loss shown is in the reward's units. The entropy is that of the
-    distribution that actions are drawn from.
+    The value loss is that of standardised values where the critic's targets are, so that one learning rate
+    (and one clip range) serves every scale of reward; the loss shown is in the reward's units. The entropy is
+    that of the distribution that actions are drawn from.
     """
 
     def __init__(
@@ -72,9 +72,14 @@ class ActorLoss:
         self, new: Evaluation, batch: Batch, coefficients: Coefficients
     ) -> tuple[Tensor, dict[str, Tensor]]:
         advantage = normalize(batch.advantage, batch.weight) if self.normalize else batch.advantage
-        actor, stats = self.policy_loss(new, batch._replace(advantage=advantage * batch.discount), coefficients)
+        actor, stats = self.policy_loss(
+            new, batch._replace(advantage=advantage * batch.discount), coefficients
+        )
         entropy = objectives.entropy_bonus(new.entropy, batch.weight)
-        return actor - coefficients.entropy_coef * entropy, stats | {"loss/actor": actor, "policy/entropy": entropy}
+        return actor - coefficients.entropy_coef * entropy, stats | {
+            "loss/actor": actor,
+            "policy/entropy": entropy,
+        }
 
 
 class CriticLoss:

@@ -109,7 +109,8 @@ class Skip(Guard):
 
 @dataclass
 class LearningRate(Guard):
-    """Steers the learning rate by the KL after each epoch; no branch on it. A constant schedule's rate is where it starts.
+    """Steers the learning rate by the KL after each epoch; no branch on it. A constant schedule's rate is
+    where it starts.
 
     KL > 2 · target: rate ← max(smallest, rate / 1.5);  0 < KL < target / 2: rate ← min(largest, 1.5 · rate).
     A KL of 0 (nothing moved) or NaN leaves it alone. Source: rsl_rl (Rudin et al. 2022), `schedule="adaptive"`.

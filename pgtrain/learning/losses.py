@@ -90,8 +90,8 @@ class KLPenalty(Guard):
     """PPO with a penalty: −Σ r A / (steps or whole episodes) + β · mean KL(π_old ‖ π), the KL exact.
 
     After each update β follows the KL that it led to: doubled above 1.5 × `target`, halved below `target` / 1.5, held
-    within [`smallest`, `largest`] so that it always finds its way back. target=None keeps β. It is one of the update's
-    `guards`, too, to be told of the KL.
+    within [`smallest`, `largest`] so that it always finds its way back. target=None keeps β. It is one of the
+    update's `guards`, too, to be told of the KL.
     Source: Schulman et al. 2017 (PPO), §4.
     """
 
@@ -151,7 +151,8 @@ class SquaredError:
 
 @dataclass(frozen=True)
 class ClippedError:
-    """The value held within ± `coefficients.value_clip` of the one at rollout time; form "clip_max" or "clip_only"."""
+    """The value held within ± `coefficients.value_clip` of the one at rollout time; form "clip_max" or
+    "clip_only"."""
 
     form: str = "clip_max"
 

@@ -49,11 +49,13 @@ def conjugate_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Solves A x = b for a positive definite A given by its products.
 
-    Stops by a mask (no host sync) when ‖b − A x‖ ≤ tolerance · ‖b‖, or when A shows no positive curvature. b = 0 gives 0.
-    Returns: x [P] and ‖b − A x‖ / ‖b‖, 0-d (from the recursion). Source: Hestenes & Stiefel 1952.
+    Stops by a mask (no host sync) when ‖b − A x‖ ≤ tolerance · ‖b‖, or when A shows no positive curvature.
+    b = 0 gives 0. Returns: x [P] and ‖b − A x‖ / ‖b‖, 0-d (from the recursion). Source: Hestenes & Stiefel 1952.
     """
     largest = b.abs().max()
-    scale = torch.where(largest > 0, largest, torch.ones_like(largest))  # of tiny or huge b the square would not fit
+    scale = torch.where(
+        largest > 0, largest, torch.ones_like(largest)
+    )  # of tiny or huge b the square would not fit
     r = b / scale
     x, p = torch.zeros_like(b), r
     start = rr = r @ r
@@ -126,8 +128,8 @@ class LineSearch:
 class NaturalUpdate:
     """One natural-gradient step of the actor, then passes over the batch for the critic through its own pipeline.
 
-    The actor loss is best a `Surrogate` (whose gradient at θ_old is the policy gradient). Where that gradient is exactly 0
-    there is no direction and no step is made.
+    The actor loss is best a `Surrogate` (whose gradient at θ_old is the policy gradient). Where that gradient
+    is exactly 0 there is no direction and no step is made.
     Raises: UserError if actor and critic share layers: a step in the actor's metric would move the critic blindly.
     """
 
@@ -145,7 +147,7 @@ class NaturalUpdate:
         critics = [name for name in named if name.startswith("network.critic")]
         if critics and any(name.startswith("network.trunk") for name in named):
             raise UserError(
-                "update=natural needs an actor with layers of its own: set policy.share=0 (given: shared hidden layers)"
+                "update=natural needs an actor with layers of its own: set policy.share=0 (given: shared layers)"
             )
         self.parameters = [p for name, p in named.items() if name not in critics]
         self.size = sum(p.numel() for p in self.parameters)
@@ -174,7 +176,9 @@ class NaturalUpdate:
             kl = weighted_mean(self.policy.distribution.kl(new.params.detach(), new.params), batch.weight)
             product = fisher_product(kl, self.parameters, self.damping)
             scale = gradient.abs().max()
-            direction, residual = conjugate_gradient(product, gradient / scale, self.cg_iterations, self.cg_tolerance)
+            direction, residual = conjugate_gradient(
+                product, gradient / scale, self.cg_iterations, self.cg_tolerance
+            )
             curvature = direction @ product(direction)
             finite = bool(torch.isfinite(curvature) & (curvature > 0) & torch.isfinite(direction).all())
             if finite:

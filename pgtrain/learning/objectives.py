@@ -37,7 +37,8 @@ def policy_gradient_loss(
     return -_scaled_sum(advantage * log_prob, w, denominator)
 
 
-MAX_LOG_RATIO = 20.0  # e²⁰ ≈ 5·10⁸; beyond it the exponential nears overflow, and 0 · ∞ would spoil the gradient
+# e²⁰ ≈ 5·10⁸; beyond it the exponential nears overflow, and 0 · ∞ would spoil the gradient
+MAX_LOG_RATIO = 20.0
 
 
 def ratio(log_prob: Tensor, old_log_prob: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -85,7 +86,8 @@ def clipped_surrogate_loss(
     check_same_shape(ratio=r, advantage=advantage, weight=weight)
     r, w = _clean(r, weight)
     advantage, _ = _clean(advantage.detach(), weight)
-    gain = torch.minimum(r * advantage, r.clamp(1 - clip, 1 + clip) * advantage)
+    clipped = r.clamp(1 - clip, 1 + clip)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    gain = torch.minimum(r * advantage, clipped * advantage)
     if dual_clip is not None:
         gain = torch.where(advantage < 0, torch.maximum(gain, dual_clip * advantage), gain)
     return -_scaled_sum(gain, w, denominator)
@@ -134,7 +136,8 @@ def clipped_value_loss(
     value, w = _clean(value, weight)
     old_value, _ = _clean(old_value.detach(), weight)
     target, _ = _clean(target.detach(), weight)
-    clipped = (old_value + (value - old_value).clamp(-clip, clip) - target).square()
+    move = (value - old_value).clamp(-clip, clip)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    clipped = (old_value + move - target).square()
     if not pessimistic:
         return _scaled_sum(clipped, w, None)
     return 0.5 * _scaled_sum(torch.maximum((value - target).square(), clipped), w, None)

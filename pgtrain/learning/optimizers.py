@@ -1,8 +1,8 @@
 """Step rules on one flat parameter tensor, each with a mask instead of a branch.
 
-`step(grad, ok, lr)`: `ok` is a 0-d bool tensor; where it is False nothing moves, neither a parameter nor a moment nor the
-step count, so that a non-finite gradient is skipped without asking the device (no host sync). `lr` may be a 0-d
-tensor, for a rate that follows a measurement.
+`step(grad, ok, lr)`: `ok` is a 0-d bool tensor; where it is False nothing moves, neither a parameter nor a
+moment nor the step count, so that a non-finite gradient is skipped without asking the device (no host sync).
+`lr` may be a 0-d tensor, for a rate that follows a measurement.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Adam(_Stateful):
     def __init__(self, data: Tensor, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5) -> None:
         self.data, self.betas, self.eps = data, betas, eps
         self.m, self.v = torch.zeros_like(data), torch.zeros_like(data)
-        self.count = torch.zeros((), dtype=torch.float64 if data.device.type != "mps" else torch.float32, device=data.device)
+        self.count = torch.zeros(
+            (), dtype=torch.float64 if data.device.type != "mps" else torch.float32, device=data.device
+        )
 
     def step(self, grad: Tensor, ok: Tensor, lr: float | Tensor) -> None:
         b1, b2 = self.betas
@@ -68,8 +70,8 @@ class Adam(_Stateful):
 class RMSprop(_Stateful):
     """RMSprop (Tieleman & Hinton 2012): v ← α v + (1 − α) g²,  θ ← θ − lr · g / (√v + ε), v₀ = 0.
 
-    tensorflow=True divides by √(v + ε) with v₀ = 1: small first steps. Results published for A2C were made with it, and the
-    two forms learn differently.
+    tensorflow=True divides by √(v + ε) with v₀ = 1: small first steps. Results published for A2C were made
+    with it, and the two forms learn differently.
     """
 
     name: ClassVar[str] = "rmsprop"

@@ -1,8 +1,9 @@
 """Coefficients that move with training: progress in [0, 1) and, for some, what was measured → a value.
 
-`progress` = env steps done before the iteration / total steps; it is 0 for the first update and below 1 for the last, which
-therefore still learns. Beyond the budget (an overshoot of whole episodes) it is held at 1: a rate never turns negative.
-After each iteration every schedule is shown what was measured; those that adapt keep their state in `state_dict`.
+`progress` = env steps done before the iteration / total steps; it is 0 for the first update and below 1 for
+the last, which therefore still learns. Beyond the budget (an overshoot of whole episodes) it is held at 1: a
+rate never turns negative. After each iteration every schedule is shown what was measured; those that adapt
+keep their state in `state_dict`.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ class ReturnGated(_Stateful):
 class TargetEntropy(_Stateful):
     """The entropy coefficient that holds the entropy at `target` nats, a multiplicative controller.
 
-    c ← c · exp(rate · clip(target − H, −1, 1)) after each iteration, held within [smallest, largest]: it grows while the
-    policy is too sure of itself and shrinks while it is too undecided.
+    c ← c · exp(rate · clip(target − H, −1, 1)) after each iteration, held within [smallest, largest]: it grows
+    while the policy is too sure of itself and shrinks while it is too undecided.
     Source: the idea of Haarnoja et al. 2018 (SAC), §5, as a controller of a bonus.
     """
 
@@ -154,8 +155,8 @@ class TargetEntropy(_Stateful):
 class Plateau(_Stateful):
     """A rate that falls by `factor` each time the mean return of the last 100 episodes stood still.
 
-    Stood still: for `patience` iterations it did not exceed its best so far by more than `threshold` of the best's size.
-    Never below `smallest`.
+    Stood still: for `patience` iterations it did not exceed its best so far by more than `threshold` of the
+    best's size. Never below `smallest`.
     """
 
     value: float

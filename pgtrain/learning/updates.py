@@ -1,8 +1,8 @@
 """The update: epochs × minibatches through one pipeline.
 
-gradient → finite check → norm limit → step rule, and after each epoch the guards. Nothing in a minibatch asks the device for
-a number: a non-finite loss or gradient is masked out (parameters, moments and step count stay as they were) and
-counted; the runner reads the counts once an iteration.
+gradient → finite check → norm limit → step rule, and after each epoch the guards. Nothing in a minibatch asks
+the device for a number: a non-finite loss or gradient is masked out (parameters, moments and step count stay
+as they were) and counted; the runner reads the counts once an iteration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class UpdateResult(NamedTuple):
     ok: Tensor  # [minibatches] bool, False where the update was skipped
 
 
-def minibatch_indices(rows: int, size: int | None, device: torch.device, generator: torch.Generator) -> list[Tensor]:
+def minibatch_indices(
+    rows: int, size: int | None, device: torch.device, generator: torch.Generator
+) -> list[Tensor]:
     """A fresh permutation of all rows, cut into ⌈rows/size⌉ parts that differ by at most one row.
 
     Every row is used exactly once an epoch; with even parts there is no tail of one or two rows to make a wild step.
@@ -59,7 +61,7 @@ class Update:
     def __call__(
         self, batch: Batch, coefficients: Coefficients, reestimate: Reestimate | None = None
     ) -> UpdateResult:
-        """`reestimate` is called before each epoch but the first. What values are clipped to stays that of the rollout."""
+        """`reestimate` is called before each epoch but the first; values are clipped to the rollout's all the same."""
         collected: list[dict[str, Tensor]] = []
         kl: Measure = self._measurement(batch)
         for guard in self.guards:
@@ -70,7 +72,8 @@ class Update:
                 batch = reestimate()._replace(value=batch.value)
             collected += [self._step(part, coefficients) for part in self._minibatches(batch)]
             kl = self._measurement(batch)
-            if not all([guard.after_epoch(kl, last=epoch == self.epochs) for guard in self.guards]):
+            verdicts = [guard.after_epoch(kl, last=epoch == self.epochs) for guard in self.guards]  # all are asked
+            if not all(verdicts):
                 break
         ok = torch.stack([s.pop("ok") for s in collected])
         stats = {name: _mean_where(ok, [s[name] for s in collected]) for name in collected[0]}
@@ -114,7 +117,10 @@ class Update:
         rows = len(batch.weight)
         if self.minibatch_size is None or rows <= self.minibatch_size:
             return [batch]
-        return [batch.rows(i) for i in minibatch_indices(rows, self.minibatch_size, batch.weight.device, self.generator)]
+        return [
+            batch.rows(i)
+            for i in minibatch_indices(rows, self.minibatch_size, batch.weight.device, self.generator)
+        ]
 
     def _step(self, batch: Batch, coefficients: Coefficients) -> dict[str, Tensor]:
         stats = self.source(batch, coefficients)

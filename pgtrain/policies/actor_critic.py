@@ -77,7 +77,7 @@ class ActorCritic(nn.Module):
             return head
         assert isinstance(self.distribution, DiagonalGaussian)
         mean, features = head[..., : self.distribution.dim], head[..., self.distribution.dim :]
-        mean = torch.where(self.squashed, torch.tanh(mean), mean)  # pyright: ignore[reportArgumentType]
+        mean = torch.where(self.squashed, torch.tanh(mean), mean)  # pyright: ignore
         return self.distribution.join(mean, self.clamped_log_std(), features)
 
     def clamped_log_std(self) -> Tensor:
@@ -233,7 +233,7 @@ class NumpyActor:
         d = self.distribution
         if self.log_std is not None:
             mean = head[..., : d.head_dim]
-            mean = np.where(self.squashed, np.tanh(mean), mean)
+            mean = np.where(self.squashed, np.tanh(mean), mean)  # pyright: ignore
             params = d.join_numpy(mean, self.spread, head[..., d.head_dim :])  # pyright: ignore
         action = d.mode(params) if greedy else self.exploration(params, head)
         return d.to_env(action), action, params, inputs

@@ -189,9 +189,10 @@ class DiagonalGaussian:
 class StateDependentGaussian(DiagonalGaussian):
     """Generalised state-dependent exploration (gSDE): noise that is a linear function of features, held for many steps.
 
-    u = μ(o) + z(o) E with z [..., L] the actor's features and E [L, A] drawn now and then, E_jk ~ N(0, s_jk²). Over the draws of E
-    an action is N(μ, σ²), σ_k² = Σ_j z_j² s_jk² + 10⁻⁶, and that marginal is what `params` = [μ, log σ], log π, entropy
-    and KL describe: all as for a Gaussian whose σ depends on the state. That E is shared by several steps is left out, as usual.
+    u = μ(o) + z(o) E with z [..., L] the actor's features and E [L, A] drawn now and then, E_jk ~ N(0, s_jk²). Over
+    the draws of E an action is N(μ, σ²), σ_k² = Σ_j z_j² s_jk² + 10⁻⁶, and that marginal is what `params` = [μ, log σ],
+    log π, entropy and KL describe: all as for a Gaussian whose σ depends on the state. That several steps share an E
+    is left out, as usual.
     s = exp(log_std), or with expln: exp(l) for l ≤ 0 and log(1 + l) + 1 above, which grows slower.
     `sample_freq`: steps between draws of E, one for each env; −1: one draw a rollout.
     Source: Raffin et al. 2021, "Smooth exploration for robotic reinforcement learning".

@@ -35,9 +35,11 @@ class Independent:
 
 
 class HeldMatrix:
-    """gSDE: u = μ + z E with a matrix E [L, A] of each env's own, drawn at a rollout's start and every `sample_freq` steps.
+    """gSDE: u = μ + z E with a matrix E [L, A] of each env's own, drawn at a rollout's start and every
+    `sample_freq` steps.
 
-    `std()` gives today's s [L, A]; `normal(shape)` standard normal numbers. Nothing is kept from one rollout to the next.
+    `std()` gives today's s [L, A]; `normal(shape)` standard normal numbers. Nothing is kept from one rollout
+    to the next.
     """
 
     def __init__(

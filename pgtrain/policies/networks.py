@@ -103,9 +103,10 @@ class MLP(nn.Module):
     """Trunk (shared), actor and critic heads; `share` = number of hidden layers, counted from the input, that both use.
 
     share=0: two separate networks; share=len(hidden): one body with two linear heads. Without a critic the value is None.
-    The actor's last layer is scaled by `last_gain` (a nearly uniform first policy), the critic's by 1; ortho_init=False leaves
-    PyTorch's own initialisation (then `last_gain` is not used). `features`: the actor gives the activations of its last
-    hidden layer [..., L] after its outputs, "detached" (no gradient from them into the network) or "learned".
+    The actor's last layer is scaled by `last_gain` (a nearly uniform first policy), the critic's by 1;
+    ortho_init=False leaves PyTorch's own initialisation (then `last_gain` is not used). `features`: the actor gives
+    the activations of its last hidden layer [..., L] after its outputs, "detached" (no gradient from them into the
+    network) or "learned".
     """
 
     def __init__(

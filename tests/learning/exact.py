@@ -63,7 +63,9 @@ def gaussian_policy(mu: float, sigma: float) -> ActorCritic:
 
 
 @torch.no_grad()
-def outcomes(policy: ActorCritic, state: Tensor, action: Tensor, weight: Tensor, advantage: Tensor, **given: Any) -> Batch:
+def outcomes(
+    policy: ActorCritic, state: Tensor, action: Tensor, weight: Tensor, advantage: Tensor, **given: Any
+) -> Batch:
     """A batch with a row for each outcome; state [B] is turned into one-hot inputs, weight [B] its probability."""
     network: Any = policy.network
     inputs = torch.eye(len(network.theta), dtype=f64)[state]

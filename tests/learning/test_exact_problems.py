@@ -1,7 +1,7 @@
 """Gradients and natural steps against problems with closed forms, all outcomes weighed by their probability.
 
-A Gaussian bandit (Gauss–Hermite quadrature, exact for its polynomials), a softmax bandit (its batches enumerated) and an
-infinite-horizon MDP (linear equations). The truth is worked out here as well, so that it holds for other numbers.
+A Gaussian bandit (Gauss–Hermite quadrature, exact for its polynomials), a softmax bandit (its batches enumerated)
+and an infinite-horizon MDP (linear equations). The truth is worked out here as well: it holds for other numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from pgtrain.learning.objectives import policy_gradient_loss
 from pgtrain.learning.statistics import normalize
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.parameters import FlatParameters
-from tests.learning.exact import bandit, f64, gaussian_policy, golden, outcomes, quadrature, softmax_policy, tensor
+from tests.learning.exact import (
+    bandit,
+    f64,
+    gaussian_policy,
+    golden,
+    outcomes,
+    quadrature,
+    softmax_policy,
+    tensor,
+)
 
 NOTHING = Coefficients(0.0, 0.0)
 
@@ -47,7 +56,9 @@ def losses(policy: ActorCritic) -> list[Any]:
     ]
 
 
-def natural(policy: ActorCritic, batch: Batch, rule: Any, damping: float, **options: Any) -> tuple[Tensor, Any]:
+def natural(
+    policy: ActorCritic, batch: Batch, rule: Any, damping: float, **options: Any
+) -> tuple[Tensor, Any]:
     """(θ after − θ before, result) of a natural update."""
     flat = FlatParameters(policy)
     before = flat.snapshot()
@@ -72,7 +83,9 @@ def test_gaussian_bandit(mu: float, sigma: float, r0: float, k: float, m: float)
     for loss in losses(policy):
         torch.testing.assert_close(gradient(policy, batch, loss), exact, rtol=1e-10, atol=1e-10)
         with_bonus = gradient(policy, batch, loss, entropy_coef=0.3)
-        torch.testing.assert_close(with_bonus, exact + tensor([0.3, 0.0]), rtol=1e-10, atol=1e-10)  # dH/d log σ = 1
+        torch.testing.assert_close(
+            with_bonus, exact + tensor([0.3, 0.0]), rtol=1e-10, atol=1e-10
+        )  # dH/d log σ = 1
     step, result = natural(policy, batch, FixedStep(1.0), damping=0.0)
     torch.testing.assert_close(step, tensor([-k * sigma**2, -2 * k * d * sigma**2]), rtol=1e-8, atol=1e-9)
     assert result.ok.all() and float(result.stats["update/cg_residual"]) < 1e-9
@@ -82,7 +95,9 @@ def test_gaussian_bandit(mu: float, sigma: float, r0: float, k: float, m: float)
 
 @pytest.mark.parametrize(("mu", "sigma", "r0", "k", "m"), GAUSSIAN)
 @pytest.mark.parametrize("baseline", ["zero", "value", "norm"])
-def test_gaussian_bandit_variance(mu: float, sigma: float, r0: float, k: float, m: float, baseline: str) -> None:
+def test_gaussian_bandit_variance(
+    mu: float, sigma: float, r0: float, k: float, m: float, baseline: str
+) -> None:
     """One sample's variance in closed form: (A² + 6AC + 2B² + 15C²)/σ² and 2A² + 20AC + 10B² + 74C²."""
     policy = gaussian_policy(mu, sigma)
     d = mu - m
@@ -95,7 +110,9 @@ def test_gaussian_bandit_variance(mu: float, sigma: float, r0: float, k: float, 
     n = len(batch.weight)
     copies = [x.expand(n, 1).clone().requires_grad_() for x in (log_std, theta)]  # one of each for every node
     params = torch.cat([copies[1], copies[0]], -1)
-    loss = policy_gradient_loss(policy.distribution.log_prob(params, batch.action), batch.advantage, denominator=1.0)
+    loss = policy_gradient_loss(
+        policy.distribution.log_prob(params, batch.action), batch.advantage, denominator=1.0
+    )
     found = []
     for g in torch.autograd.grad(loss, copies):
         mean = batch.weight @ g[:, 0]
@@ -118,7 +135,9 @@ def test_gaussian_bandit_golden() -> None:
     found = gradient(policy, batch, PolicyGradient())
     assert found.tolist() == pytest.approx([expected["grad_log_sigma"], expected["grad_mu"]], abs=1e-8)
     step, _ = natural(policy, batch, FixedStep(1.0), damping=0.0)
-    assert step.tolist() == pytest.approx([expected["natural_grad_log_sigma"], expected["natural_grad_mu"]], abs=1e-8)
+    assert step.tolist() == pytest.approx(
+        [expected["natural_grad_log_sigma"], expected["natural_grad_mu"]], abs=1e-8
+    )
     assert float(policy.distribution.entropy(batch.params)[0]) == pytest.approx(expected["entropy"], abs=1e-8)
 
 
@@ -144,7 +163,7 @@ def test_softmax_bandit(theta: list[float], rewards: list[float]) -> None:
         step, _ = natural(softmax_policy(tensor([theta])), batch, FixedStep(1.0), damping)
         expected = torch.linalg.solve(fisher + damping * torch.eye(len(p), dtype=f64), exact)
         torch.testing.assert_close(step, expected, rtol=1e-8, atol=1e-8)
-    # F is singular (all logits may shift together); g has no part in that direction, so c = 0 gives pinv(F) g = r − mean r
+    # F is singular (logits may shift together); g has no part in that direction: c = 0 gives pinv(F) g = r − mean r
     step, _ = natural(softmax_policy(tensor([theta])), batch, FixedStep(1.0), damping=0.0)
     torch.testing.assert_close(step, r - r.mean(), rtol=1e-7, atol=1e-7)
 
@@ -155,7 +174,9 @@ def test_softmax_bandit_golden() -> None:
     batch = bandit(policy, tensor(inputs["rewards"]))
     assert gradient(policy, batch, PolicyGradient()).tolist() == pytest.approx(expected["grad"], abs=1e-8)
     zero = batch._replace(advantage=torch.zeros_like(batch.advantage))
-    assert gradient(policy, zero, PolicyGradient(), 1.0).tolist() == pytest.approx(expected["entropy_grad"], abs=1e-8)
+    assert gradient(policy, zero, PolicyGradient(), 1.0).tolist() == pytest.approx(
+        expected["entropy_grad"], abs=1e-8
+    )
     step, _ = natural(policy, batch, FixedStep(1.0), damping=0.1)
     assert step.tolist() == pytest.approx(expected["natural_grad_damped_0.1"], abs=1e-8)
     policy = softmax_policy(tensor([inputs["theta"]]))
@@ -190,12 +211,16 @@ def finite_batch(theta: list[float], rewards: list[float], n: int, kind: str) ->
 def test_softmax_bandit_finite_batches(n: int, kind: str) -> None:
     inputs, expected = golden("softmax_bandit")
     found = finite_batch(inputs["theta"], inputs["rewards"], n, kind)
-    assert found.tolist() == pytest.approx(expected["finite_batch"][f"N{n}"]["expected_estimate"][kind], abs=1e-7)
+    assert found.tolist() == pytest.approx(
+        expected["finite_batch"][f"N{n}"]["expected_estimate"][kind], abs=1e-7
+    )
 
 
 @pytest.mark.parametrize(("theta", "rewards"), SOFTMAX)
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_the_pooled_mean_shrinks_by_one_over_n_and_leave_one_out_is_unbiased(theta: Any, rewards: Any, n: int) -> None:
+def test_the_pooled_mean_shrinks_by_one_over_n_and_leave_one_out_is_unbiased(
+    theta: Any, rewards: Any, n: int
+) -> None:
     p, r = tensor(theta).softmax(0), tensor(rewards)
     exact = p * (r - p @ r)
     torch.testing.assert_close(finite_batch(theta, rewards, n, "mean_loo"), exact, rtol=1e-9, atol=1e-9)
@@ -217,13 +242,17 @@ def test_sampled_actions_estimate_the_gradient() -> None:
     check_z(policy, lambda a: r0 - k * (a[:, 0] - m) ** 2, exact, state, one, generator)
 
 
-def check_z(policy: ActorCritic, reward: Any, exact: Tensor, state: Tensor, one: Tensor, generator: Any) -> None:
+def check_z(
+    policy: ActorCritic, reward: Any, exact: Tensor, state: Tensor, one: Tensor, generator: Any
+) -> None:
     network: Any = policy.network
     params = policy.params(network.theta.detach()[state]).detach()
     estimates = []
     for _ in range(400):
         action = policy.distribution.sample(params, generator)
-        estimates.append(gradient(policy, outcomes(policy, state, action, one, reward(action)), PolicyGradient()))
+        estimates.append(
+            gradient(policy, outcomes(policy, state, action, one, reward(action)), PolicyGradient())
+        )
     g = torch.stack(estimates)
     z = (g.mean(0) - exact) / (g.std(0) / 20)
     assert z.abs().max() < 4.5, z
@@ -321,7 +350,8 @@ def test_trpo_step_of_an_mdp(name: str) -> None:
     assert float(surrogate) == pytest.approx(expected["trpo_surrogate"], abs=1e-8)
     after = solve(*world, gamma, new)
     value = torch.linalg.solve(
-        torch.eye(3, dtype=f64) - gamma * torch.einsum("sa,sat->st", pi_new, world[0]), (pi_new * world[1]).sum(-1)
+        torch.eye(3, dtype=f64) - gamma * torch.einsum("sa,sat->st", pi_new, world[0]),
+        (pi_new * world[1]).sum(-1),
     )
     assert float(world[2] @ value) == pytest.approx(expected["J_after"], abs=1e-8) and after.visits.min() > 0
     torch.testing.assert_close(truth.gradient, tensor(expected["grad"]), rtol=1e-8, atol=1e-8)

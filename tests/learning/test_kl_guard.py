@@ -30,7 +30,13 @@ RULES: dict[str, Any] = {"adam": Adam, "rmsprop": RMSprop, "sgd": partial(SGD, m
 
 
 def ppo(
-    policy: ActorCritic, *, guards: Any = (), epochs: int = 6, rule: str = "adam", estimate: str = "exact", loss: Any = None
+    policy: ActorCritic,
+    *,
+    guards: Any = (),
+    epochs: int = 6,
+    rule: str = "adam",
+    estimate: str = "exact",
+    loss: Any = None,
 ) -> Update:
     flat = FlatParameters(policy)
     source = Backprop(
@@ -164,7 +170,7 @@ def test_skip_puts_everything_back_bit_for_bit(rule: str, factor: float) -> None
 
 @pytest.mark.parametrize("guard", [Stop(1.0), Skip(1.0)])
 def test_a_kl_that_is_no_number_is_too_large(guard: Any) -> None:
-    policy, batch, update = setting(guards=[guard])
+    _, batch, update = setting(guards=[guard])
     before = update.flat.snapshot()
     result = update(batch._replace(params=batch.params * torch.nan), Coefficients(0.01, 0.0))
     assert float(result.stats["update/kl_guard"]) == 1 and float(result.stats["update/epochs"]) == 1
@@ -173,9 +179,14 @@ def test_a_kl_that_is_no_number_is_too_large(guard: Any) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    limit=st.floats(1e-8, 1.0), rate=st.floats(1e-4, 0.3), epochs=st.integers(1, 5), seed=st.integers(0, 10_000)
+    limit=st.floats(1e-8, 1.0),
+    rate=st.floats(1e-4, 0.3),
+    epochs=st.integers(1, 5),
+    seed=st.integers(0, 10_000),
 )
-def test_after_skip_the_policy_is_within_the_limit_or_untouched(limit: float, rate: float, epochs: int, seed: int) -> None:
+def test_after_skip_the_policy_is_within_the_limit_or_untouched(
+    limit: float, rate: float, epochs: int, seed: int
+) -> None:
     policy = make_policy(3, spaces.Discrete(3), gain=0.5, seed=seed)
     batch = flatten(experience(policy, seed=seed), None)
     update = ppo(policy, guards=[Skip(limit)], epochs=epochs)
@@ -187,8 +198,15 @@ def test_after_skip_the_policy_is_within_the_limit_or_untouched(limit: float, ra
 
 
 @settings(max_examples=25, deadline=None)
-@given(limit=st.floats(1e-6, 1.0), rate=st.floats(1e-4, 0.3), epochs=st.integers(1, 5), seed=st.integers(0, 10_000))
-def test_stop_leaves_no_epoch_after_one_over_the_limit(limit: float, rate: float, epochs: int, seed: int) -> None:
+@given(
+    limit=st.floats(1e-6, 1.0),
+    rate=st.floats(1e-4, 0.3),
+    epochs=st.integers(1, 5),
+    seed=st.integers(0, 10_000),
+)
+def test_stop_leaves_no_epoch_after_one_over_the_limit(
+    limit: float, rate: float, epochs: int, seed: int
+) -> None:
     policy = make_policy(3, spaces.Discrete(3), gain=0.5, seed=seed)
     batch = flatten(experience(policy, seed=seed), None)
     update = ppo(policy, guards=[Stop(limit)], epochs=epochs)

@@ -68,9 +68,13 @@ def test_clipped_surrogate_golden() -> None:
     assert float(loss) == pytest.approx(EXPECTED["policy_loss"], abs=1e-8)
     assert float(stats["policy/clip_fraction"]) == EXPECTED["clip_fraction"]
     assert float(stats["policy/ratio_max"]) == pytest.approx(max(EXPECTED["ratio"]))
-    torch.testing.assert_close(new.grad, torch.tensor(EXPECTED["dloss_dlogp"], dtype=f64), atol=1e-8, rtol=1e-6)
+    torch.testing.assert_close(
+        new.grad, torch.tensor(EXPECTED["dloss_dlogp"], dtype=f64), atol=1e-8, rtol=1e-6
+    )
     per_sample = [
-        float(ClippedSurrogate()(evaluation(new[i : i + 1]), batch(*(x[i : i + 1] for x in rows[3:5])), CLIP)[0])
+        float(
+            ClippedSurrogate()(evaluation(new[i : i + 1]), batch(*(x[i : i + 1] for x in rows[3:5])), CLIP)[0]
+        )
         for i in range(8)
     ]
     assert per_sample == pytest.approx(EXPECTED["policy_loss_per_sample"], abs=1e-8)
@@ -107,7 +111,9 @@ def test_clip_bounds_are_one_plus_and_minus_epsilon(advantage: list[float], loss
 
 def test_the_clip_is_a_coefficient() -> None:
     new, rows = main_case()
-    losses = {c: float(ClippedSurrogate()(evaluation(new), rows, CLIP._replace(clip=c))[0]) for c in (0.1, 0.2, 9.0)}
+    losses = {
+        c: float(ClippedSurrogate()(evaluation(new), rows, CLIP._replace(clip=c))[0]) for c in (0.1, 0.2, 9.0)
+    }
     assert losses[9.0] == pytest.approx(EXPECTED["unclipped_surrogate"]) and len(set(losses.values())) == 3
     as_tensor = CLIP._replace(clip=torch.tensor(0.1, dtype=f64))  # pyright: ignore[reportArgumentType]
     assert float(ClippedSurrogate()(evaluation(new), rows, as_tensor)[0]) == pytest.approx(losses[0.1])
@@ -182,7 +188,9 @@ def test_penalty_is_beta_times_the_exact_kl() -> None:
     """Case: KL((½, ½) ‖ (0.9, 0.1)) = 0.5108256; the other direction would be 0.368."""
     new_params = torch.tensor([[0.9, 0.1]], dtype=f64).log().requires_grad_()
     rows = batch(torch.zeros(1, dtype=f64), torch.zeros(1, dtype=f64), params=torch.zeros(1, 2, dtype=f64))
-    loss, _ = KLPenalty(Categorical(2), beta=3.0)(evaluation(torch.zeros(1, dtype=f64), new_params), rows, CLIP)
+    loss, _ = KLPenalty(Categorical(2), beta=3.0)(
+        evaluation(torch.zeros(1, dtype=f64), new_params), rows, CLIP
+    )
     assert float(loss) == pytest.approx(3 * 0.5108256, abs=1e-6)
     (gradient,) = torch.autograd.grad(loss, new_params)
     assert gradient.tolist()[0] == pytest.approx([3 * 0.4, -3 * 0.4])  # β (π_new − π_old)

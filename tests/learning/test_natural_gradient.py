@@ -37,7 +37,13 @@ NOTHING = Coefficients(1e-3, 0.0)
 
 
 def update(
-    policy: ActorCritic, rule: Any = None, *, critic_epochs: int = 0, normalize: bool = False, loss: Any = None, **options: Any
+    policy: ActorCritic,
+    rule: Any = None,
+    *,
+    critic_epochs: int = 0,
+    normalize: bool = False,
+    loss: Any = None,
+    **options: Any,
 ) -> NaturalUpdate:
     flat = FlatParameters(policy)
     critic = Update(
@@ -49,7 +55,9 @@ def update(
         minibatch_size=5,
     )
     actor = ActorLoss(loss or Surrogate(), normalize_advantage=normalize)
-    return NaturalUpdate(policy, flat, actor, rule or LineSearch(), critic if critic_epochs else None, **options)
+    return NaturalUpdate(
+        policy, flat, actor, rule or LineSearch(), critic if critic_epochs else None, **options
+    )
 
 
 def setting(space: str = "discrete", dtype: torch.dtype = torch.float32, **options: Any) -> tuple[Any, Batch]:
@@ -113,7 +121,9 @@ def spd(n: int, seed: int, smallest: float = 0.1) -> Tensor:
 
 
 @settings(deadline=None)
-@given(n=st.integers(1, 12), seed=st.integers(0, 1000), scale=st.sampled_from([1e-200, 1e-30, 1.0, 1e30, 1e200]))
+@given(
+    n=st.integers(1, 12), seed=st.integers(0, 1000), scale=st.sampled_from([1e-200, 1e-30, 1.0, 1e30, 1e200])
+)
 def test_conjugate_gradient_solves(n: int, seed: int, scale: float) -> None:
     a = spd(n, seed)
     b = scale * torch.randn(n, generator=torch.Generator().manual_seed(seed + 1), dtype=f64)
@@ -184,7 +194,9 @@ def test_a_failed_line_search_leaves_everything_bit_for_bit(trials: int) -> None
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_refused_steps_leave_the_policy_and_let_the_critic_learn(space: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_steps_leave_the_policy_and_let_the_critic_learn(
+    space: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stub that reports too large a KL for each candidate."""
     policy, batch = setting(space)
     u = update(policy, LineSearch(max_kl=0.01), critic_epochs=2)
@@ -214,7 +226,9 @@ def test_trpo_improves_the_surrogate_within_the_limit(space: str, limit: float) 
 
 @settings(max_examples=20, deadline=None)
 @given(limit=st.floats(1e-6, 1.0), seed=st.integers(0, 1000), damping=st.floats(1e-3, 1.0))
-def test_after_trpo_the_policy_is_within_the_limit_or_untouched(limit: float, seed: int, damping: float) -> None:
+def test_after_trpo_the_policy_is_within_the_limit_or_untouched(
+    limit: float, seed: int, damping: float
+) -> None:
     policy = make_policy(3, spaces.Discrete(3), gain=0.5, seed=seed)
     batch = flatten(experience(policy, seed=seed), None)
     u = update(policy, LineSearch(max_kl=limit), damping=damping)
@@ -337,10 +351,13 @@ def test_backprop_and_the_natural_update_see_the_same_gradient() -> None:
     policy, batch = setting()
     flat = FlatParameters(policy)
     Backprop(
-        policy, flat, policy_loss=Surrogate(), value_loss=SquaredError(), value_coef=0.0, normalize_advantage=True
+        policy,
+        flat,
+        policy_loss=Surrogate(),
+        value_loss=SquaredError(),
+        value_coef=0.0,
+        normalize_advantage=True,
     )(batch, NOTHING)
     norm = float(flat.grad.norm())
     result = update(policy, normalize=True)(batch, NOTHING)
     assert float(result.stats["gradient/norm"]) == pytest.approx(norm, rel=1e-5)
-
-

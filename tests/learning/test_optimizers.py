@@ -132,7 +132,7 @@ def test_sgd_equals_torch_over_50_steps(momentum: float) -> None:
 
 
 def test_tensorflows_rmsprop_by_hand() -> None:
-    """v₀ = 1 and ε under the root: v₁ = 0.9 · 1 + 0.1 · 4 = 1.3, θ₁ = 1 − 0.1 · 2 / √1.5; then v₂ = 0.9 · 1.3 = 1.17 at g = 0."""
+    """v₀ = 1, ε = 0.2 under the root: v₁ = 0.9 + 0.1 · 4 = 1.3, θ₁ = 1 − 0.1 · 2 / √1.5; at g = 0 v₂ = 0.9 v₁."""
     data = torch.ones(1, dtype=torch.float64)
     rule = RMSprop(data, alpha=0.9, eps=0.2, tensorflow=True)
     rule.step(torch.tensor([2.0], dtype=torch.float64), YES, 0.1)

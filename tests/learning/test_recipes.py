@@ -62,7 +62,9 @@ def pipeline(
     return Update(source, flat, Adam(flat.data), generator, measure_kl=partial(measure_kl, policy), **options)
 
 
-def natural(policy: ActorCritic, rule: Any, flat: FlatParameters | None = None, normalize: bool = True) -> NaturalUpdate:
+def natural(
+    policy: ActorCritic, rule: Any, flat: FlatParameters | None = None, normalize: bool = True
+) -> NaturalUpdate:
     flat = flat or FlatParameters(policy)
     generator = torch.Generator().manual_seed(0)
     source = CriticBackprop(policy, flat, SquaredError())
@@ -79,8 +81,10 @@ PPO: dict[str, Any] = {"epochs": 4, "minibatch_size": 5}
 UPDATES: dict[str, Any] = {
     "a2c": lambda policy, **o: pipeline(policy, PolicyGradient(), **o),
     "ppo": lambda policy, **o: pipeline(policy, ClippedSurrogate(), value_loss=ClippedError(), **PPO, **o),
-    "ppo dual": lambda policy, **o: pipeline(policy, ClippedSurrogate(dual_clip=3.0), guards=[Stop(0.02)], **PPO, **o),
-    "ppo skip": lambda policy, **o: pipeline(policy, ClippedSurrogate(), guards=[Skip(0.02)], **PPO, **o),
+    "ppo dual": lambda policy, **o: pipeline(
+        policy, ClippedSurrogate(dual_clip=3.0), guards=[Stop(0.02)], **PPO, **o
+    ),
+    "ppo skip": lambda policy, **o: pipeline(policy, ClippedSurrogate(), guards=[Skip(0.2)], **PPO, **o),
     "ppo rate": lambda policy, **o: pipeline(
         policy, ClippedSurrogate(), value_loss=HuberError(), guards=[LearningRate(0.01, 1e-3)], **PPO, **o
     ),
@@ -194,7 +198,9 @@ def test_epochs_after_the_first_use_the_estimates_made_anew() -> None:
 
     def anew() -> Batch:
         k = float(next(made))
-        return batch._replace(**{name: torch.full_like(batch.value, k) for name in ("advantage", "value", "value_target")})
+        return batch._replace(
+            **{name: torch.full_like(batch.value, k) for name in ("advantage", "value", "value_target")}
+        )
 
     update(batch, Coefficients(0.0, 0.0), anew)
     assert seen[0] is batch and next(made) == 3
@@ -242,7 +248,8 @@ def test_recomputed_advantages_through_the_runner(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", UPDATES)
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize(
-    "case", ["zero", "constant", "huge", "one sample", "two samples", "nan", "minus infinity", "identical rows"]
+    "case",
+    ["zero", "constant", "huge", "one sample", "two samples", "nan", "minus infinity", "identical rows"],
 )
 def test_nothing_becomes_nan(name: str, space: str, case: str) -> None:
     """After bad input all parameters are finite, and good input goes on to be learned from."""
@@ -272,7 +279,9 @@ def test_nothing_becomes_nan(name: str, space: str, case: str) -> None:
         assert all(math.isfinite(v) for v in shown.values()), shown
     after = update.flat.snapshot()
     again = update(good, Coefficients(1e-3, 0.0))
-    assert again.ok.all() and torch.isfinite(update.flat.data).all() and not torch.equal(update.flat.data, after)
+    assert (
+        again.ok.all() and torch.isfinite(update.flat.data).all() and not torch.equal(update.flat.data, after)
+    )
 
 
 # -------------------------------------------------------------------------------------------------- whole runs
@@ -292,18 +301,29 @@ def small_run(tmp_path: Path, env: Any = None, **settings: Any) -> Runner:
 @pytest.mark.parametrize("name", UPDATES)
 def test_every_update_runs_and_what_it_tells_is_on_the_dashboard(tmp_path: Path, name: str) -> None:
     for env in ("CartPole-v1", "Pendulum-v1"):
-        cfg = configure(env, num_envs=4, horizon=20, total_steps=240, policy={"normalize_value": "running"}, **critic_only())
+        cfg = configure(
+            env,
+            num_envs=4,
+            horizon=20,
+            total_steps=240,
+            policy={"normalize_value": "running"},
+            **critic_only(),
+        )
         runner, log = make_runner(cfg, tmp_path)
         runner.update = UPDATES[name](runner.policy, flat=runner.update.flat)
         before = runner.update.flat.snapshot()
         runner.run()
-        assert torch.isfinite(runner.update.flat.data).all() and not torch.equal(runner.update.flat.data, before)
+        assert torch.isfinite(runner.update.flat.data).all() and not torch.equal(
+            runner.update.flat.data, before
+        )
         assert log.column("progress/iteration") == [1, 2, 3]
         assert not any(level == "warning" for level, _ in log.messages)
         tags = set(log.rows[-1])
         if name.startswith("ppo"):
             assert {"policy/ratio_max", "update/epochs"} <= tags
-            assert ("policy/clip_fraction" in tags) == (name != "ppo_kl") and ("schedule/kl_coef" in tags) == (name == "ppo_kl")
+            assert ("policy/clip_fraction" in tags) == (name != "ppo_kl") and (
+                "schedule/kl_coef" in tags
+            ) == (name == "ppo_kl")
             assert ("update/kl_guard" in tags) == (name in ("ppo dual", "ppo skip", "ppo rate"))
         assert ("update/line_search_failed" in tags) == (name == "trpo")
         kls = log.column("policy/kl")

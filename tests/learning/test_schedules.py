@@ -55,7 +55,9 @@ def test_linear_and_cosine_golden() -> None:
 
 def test_cosine_is_held_at_its_ends() -> None:
     assert cosine(0.5)(0.0) == 0.5 and cosine(0.5)(0.5) == pytest.approx(0.25)
-    assert cosine(0.5)(1.0) == pytest.approx(0.0, abs=1e-15) and cosine(0.5)(1.9) == pytest.approx(0.0, abs=1e-15)
+    assert cosine(0.5)(1.0) == pytest.approx(0.0, abs=1e-15) and cosine(0.5)(1.9) == pytest.approx(
+        0.0, abs=1e-15
+    )
 
 
 def test_by_name() -> None:
@@ -78,8 +80,13 @@ numbers = st.one_of(st.floats(-1e9, 1e9), st.sampled_from([math.nan, math.inf, -
 
 
 @pytest.mark.parametrize("name", EVERY)
-@given(value=st.floats(0, 1), shown=st.lists(st.tuples(numbers, numbers, numbers, st.floats(0, 1.5)), max_size=30))
-def test_never_negative_never_above_its_limit_whatever_is_measured(name: str, value: float, shown: Any) -> None:
+@given(
+    value=st.floats(0, 1),
+    shown=st.lists(st.tuples(numbers, numbers, numbers, st.floats(0, 1.5)), max_size=30),
+)
+def test_never_negative_never_above_its_limit_whatever_is_measured(
+    name: str, value: float, shown: Any
+) -> None:
     schedule = EVERY[name](value)
     for r, mean, entropy, progress in shown:
         assert 0 <= schedule(progress) <= max(value, 1.0 if name == "target" else 0.0)
@@ -100,7 +107,11 @@ def test_gate_opens_when_the_return_has_clearly_risen_and_then_decays_to_the_end
     assert gate(0.4) == 0.1
     assert gate(0.7) == pytest.approx(0.06)
     gate.observe(seen([], 0.0))  # what falls again does not close it
-    assert gate(0.7) == pytest.approx(0.06) and gate(1.0) == pytest.approx(0.02) and gate(1.3) == pytest.approx(0.02)
+    assert (
+        gate(0.7) == pytest.approx(0.06)
+        and gate(1.0) == pytest.approx(0.02)
+        and gate(1.3) == pytest.approx(0.02)
+    )
 
 
 def test_gate_stays_shut_without_progress() -> None:

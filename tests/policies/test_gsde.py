@@ -29,12 +29,17 @@ def tensor(x: Any) -> Tensor:
 
 
 def make_gsde(
-    space: Any = None, *, hidden: tuple[int, ...] = (8, 6), sample_freq: int = -1, expln: bool = False, features: str = "detached",
-    share: int = 0, log_std_init: float = -0.5, mean: str = "tanh",
-) -> ActorCritic:  # fmt: skip
-    space = box([-1, 0], [1, 5]) if space is None else space
+    *,
+    hidden: tuple[int, ...] = (8, 6),
+    sample_freq: int = -1,
+    features: str = "detached",
+    share: int = 0,
+    log_std_init: float = -0.5,
+    mean: str = "tanh",
+) -> ActorCritic:
+    space = box([-1, 0], [1, 5])
     latent = hidden[-1] if hidden else 3
-    distribution = StateDependentGaussian(space.low, space.high, latent, sample_freq=sample_freq, expln=expln)
+    distribution = StateDependentGaussian(space.low, space.high, latent, sample_freq=sample_freq)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = MLP(
@@ -133,7 +138,10 @@ def test_torch_initialisation_on_demand() -> None:
 
 # ------------------------------------------------------------------------------------------------------ actors
 
-ACTORS: dict[str, Any] = {"numpy": lambda policy, n, seed: policy.actor(n, seed), "torch": lambda p, n, seed: TorchActor(p, seed)}
+ACTORS: dict[str, Any] = {
+    "numpy": lambda policy, n, seed: policy.actor(n, seed),
+    "torch": lambda p, n, seed: TorchActor(p, seed),
+}
 
 
 def acts(actor: Any, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
