@@ -63,7 +63,9 @@ class Loaded:
 
 def streams(seed: int) -> dict[str, int]:
     """One seed per use of randomness, all from the run's seed; using one up never shifts another."""
-    return dict(zip(STREAMS, (int(s) for s in np.random.SeedSequence(seed).generate_state(len(STREAMS))), strict=True))
+    return dict(
+        zip(STREAMS, (int(s) for s in np.random.SeedSequence(seed).generate_state(len(STREAMS))), strict=True)
+    )
 
 
 def make_env(cfg: schema.Config, num_envs: int) -> VectorEnv:
@@ -73,7 +75,8 @@ def make_env(cfg: schema.Config, num_envs: int) -> VectorEnv:
         num_envs,
         kwargs=dict(env.kwargs),
         backend=env.backend,
-        workers=env.workers,
+        workers=env.workers
+        and min(env.workers, num_envs),  # an evaluation may have fewer envs than the training
         max_episode_steps=env.max_episode_steps,
     )
 
@@ -148,7 +151,12 @@ def make_schedule(cfg: Any) -> Schedule:
 
 
 def make_runner(
-    cfg: schema.Config, env: VectorEnv, monitor: Monitor, run_dir: Path, interrupt: Interrupt, notices: list[str]
+    cfg: schema.Config,
+    env: VectorEnv,
+    monitor: Monitor,
+    run_dir: Path,
+    interrupt: Interrupt,
+    notices: list[str],
 ) -> Runner:
     """Everything a run needs, in dependency order. Cross-checks that need the env are made here."""
     policy = make_policy(cfg, env)
@@ -161,7 +169,9 @@ def make_runner(
     return Runner(
         plan=Plan(cfg.total_steps, None if whole else cfg.horizon, cfg.collect.episodes if whole else None),
         policy=policy,
-        collector=Collector(env, policy, policy.actor(env.num_envs, seeds["action"]), seeds["env"], cfg.horizon or 512),
+        collector=Collector(
+            env, policy, policy.actor(env.num_envs, seeds["action"]), seeds["env"], cfg.horizon or 512
+        ),
         reward_scaler=make_reward_scaler(cfg, env, where),
         estimator=make_estimator(cfg),
         update=make_update(cfg, policy, flat),
@@ -169,7 +179,9 @@ def make_runner(
         entropy_coef=make_schedule(cfg.entropy),
         discount=cfg.gamma if cfg.advantage.discount_states else None,
         monitor=monitor,
-        callbacks=[Checkpointer(run_dir, cfg.checkpoint.every_steps, convert.to_dict(cfg), cfg.checkpoint.keep or 1)],
+        callbacks=[
+            Checkpointer(run_dir, cfg.checkpoint.every_steps, convert.to_dict(cfg), cfg.checkpoint.keep or 1)
+        ],
         max_skipped_in_a_row=cfg.update.max_skipped_in_a_row,
         interrupt=interrupt,
     )
@@ -181,7 +193,8 @@ def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> N
         keys = ["policy.mean", "policy.log_std_init", "policy.log_std_min", "policy.log_std_max"]
         checks.refuse_unused(overrides, keys, f"with the discrete actions of {cfg.env.id}")
     if not env.obs_is_float_box and cfg.policy.normalize_obs == "running":
-        checks.refuse_unused(overrides, ["policy.normalize_obs"], f"with the observations of {cfg.env.id}, which are no floats")
+        why = f"with the observations of {cfg.env.id}, which are no floats"
+        checks.refuse_unused(overrides, ["policy.normalize_obs"], why)
 
 
 def make_reward_scaler(cfg: schema.Config, env: VectorEnv, where: torch.device) -> RewardScaler | None:
@@ -193,15 +206,19 @@ def make_reward_scaler(cfg: schema.Config, env: VectorEnv, where: torch.device) 
 def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
     """Runs one training from a checked config and leaves a complete record in `run_dir` (made already, empty).
 
-    Raises: UserError for what only shows once the env exists, TrainingError for a run that had to end. Ctrl-C and SIGTERM do
-    not raise: they end the run with a checkpoint and its summary, and `exit_code` says so.
+    Raises: UserError for what only shows once the env exists, TrainingError for a run that had to end. Ctrl-C and
+    SIGTERM do not raise: they end the run with a checkpoint and its summary, and `exit_code` says so.
     """
     torch.set_num_threads(cfg.device.threads)
     record.write_provenance(run_dir, OmegaConf.to_yaml(OmegaConf.create(convert.to_dict(cfg))), overrides)
     started = time.perf_counter(), time.process_time()
-    with make_env(cfg, cfg.num_envs) as env, Monitor(
-        make_sinks(run_dir, tensorboard=cfg.monitor.tensorboard, terminal=cfg.monitor.terminal), cfg.monitor.log_every
-    ) as monitor:
+    with (
+        make_env(cfg, cfg.num_envs) as env,
+        Monitor(
+            make_sinks(run_dir, tensorboard=cfg.monitor.tensorboard, terminal=cfg.monitor.terminal),
+            cfg.monitor.log_every,
+        ) as monitor,
+    ):
         refuse_unused(cfg, overrides, env)
         notices = list(env.notices)
         with Interrupt() as interrupt:
@@ -227,7 +244,9 @@ def _run(cfg: schema.Config, runner: Runner) -> tuple[str, Exception | None, Eva
         return "interrupted", None, None
     except Exception as error:
         runner.monitor.message(f"the run failed: {error}", "error")
-        if not isinstance(error, TrainingError | UserError):  # a fault of ours or of the env's code: keep the way to it
+        if not isinstance(
+            error, TrainingError | UserError
+        ):  # a fault of ours or of the env's code: keep the way to it
             runner.monitor.message(traceback.format_exc(), "error")
         return "failed", error, None
 
@@ -237,11 +256,18 @@ def final_evaluation(cfg: schema.Config, runner: Runner) -> EvalResult | None:
     if cfg.eval.episodes == 0:
         return None
     with make_env(cfg, envs_for(cfg.eval.episodes)) as env, runner.interrupt.stepping():
-        return evaluate(runner.policy, env, cfg.eval.episodes, streams(cfg.seed)["evaluation"], cfg.eval.greedy)
+        return evaluate(
+            runner.policy, env, cfg.eval.episodes, streams(cfg.seed)["evaluation"], cfg.eval.greedy
+        )
 
 
 def run_info(
-    cfg: schema.Config, run_dir: Path, overrides: list[str], env: VectorEnv, runner: Runner, notices: list[str]
+    cfg: schema.Config,
+    run_dir: Path,
+    overrides: list[str],
+    env: VectorEnv,
+    runner: Runner,
+    notices: list[str],
 ) -> RunInfo:
     return RunInfo(
         run_dir=run_dir,
@@ -297,8 +323,8 @@ def make_summary(
 def load(run_dir: Path | str, device: str = "cpu", env_id: str | None = None) -> Loaded:
     """The policy of a run and what is needed to play it.
 
-    A run whose env comes from a module (`my_pkg:MyEnv-v0`) is loaded only if `env_id` repeats that id: a run folder from
-    somebody else must not be able to name code to import.
+    A run whose env comes from a module (`my_pkg:MyEnv-v0`) is loaded only if `env_id` repeats that id: a run folder
+    from somebody else must not be able to name code to import.
     """
     run_dir = Path(run_dir)
     state, warning = checkpoint.load(run_dir, device)

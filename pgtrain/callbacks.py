@@ -20,9 +20,11 @@ class Callback(Protocol):
 
 
 class Checkpointer:
-    """Saves the run's state each time `every_steps` more env steps were done (None: only at the end), and at the end."""
+    """Saves the run's state each time `every_steps` more env steps were done (None: never), and at the end."""
 
-    def __init__(self, run_dir: Path, every_steps: int | None, config: dict[str, object], keep: int = 1) -> None:
+    def __init__(
+        self, run_dir: Path, every_steps: int | None, config: dict[str, object], keep: int = 1
+    ) -> None:
         self.run_dir, self.every_steps, self.config, self.keep = run_dir, every_steps, config, keep
         self.saved_at = 0
 

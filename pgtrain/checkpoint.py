@@ -47,12 +47,14 @@ def load(run_dir: Path, device: str | torch.device = "cpu") -> tuple[dict[str, A
             continue
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             found = state.get("format") if isinstance(state, dict) else None
-            raise UserError(f"{path} has checkpoint format {found!r}, this version of pgtrain reads format {FORMAT}")
+            raise UserError(
+                f"{path} has format {found!r}; this version of pgtrain reads checkpoint format {FORMAT}"
+            )
         note = f"{problems[0]} cannot be read; using the older {path.name}" if problems else None
         return state, note
     if problems:
         raise UserError(f"no checkpoint in {run_dir} can be read ({'; '.join(problems)})")
-    raise UserError(f"{run_dir} holds no checkpoint ({NAME}): is it a run folder, and did the run get through an iteration?")
+    raise UserError(f"{run_dir} holds no checkpoint ({NAME}): is it a run folder?")
 
 
 def _aged(run_dir: Path, age: int) -> Path:
@@ -60,5 +62,8 @@ def _aged(run_dir: Path, age: int) -> Path:
 
 
 def _newest_first(run_dir: Path) -> list[Path]:
-    found = [(int(m[1] or 0), p) for p in run_dir.glob("checkpoint*.pt") if (m := re.fullmatch(r"checkpoint\.?(\d*)\.pt", p.name))]
-    return [path for _, path in sorted(found)]
+    ages = {}
+    for path in run_dir.glob("checkpoint*.pt"):
+        if match := re.fullmatch(r"checkpoint(?:\.(\d+))?\.pt", path.name):
+            ages[int(match[1] or 0)] = path
+    return [ages[age] for age in sorted(ages)]

@@ -84,4 +84,4 @@ def evaluate(policy: ActorCritic, env: HostEnv, episodes: int, seed: int, greedy
             raise TrainingError(
                 f"an evaluation episode of {env.env_id} did not end within {limit:,} steps; set env.max_episode_steps"
             )
-    return EvalResult(np.array(sum(returns, [])), np.array(sum(lengths, [])), greedy)
+    return EvalResult(np.concatenate(returns), np.concatenate(lengths), greedy)

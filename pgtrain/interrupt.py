@@ -11,14 +11,15 @@ from typing import Any
 
 
 class Interrupted(BaseException):
-    """Raised out of env stepping by the first signal. A BaseException, so that no env's `except Exception` swallows it."""
+    """Raised out of env stepping by the first signal; a BaseException, which no env's `except Exception` swallows."""
 
 
 class Interrupt:
     """Installs the handlers while a run is under way (main thread only; elsewhere it does nothing).
 
-    The first signal is noted; while an env is being stepped it also raises `Interrupted` at once, for an env may never come
-    back. During an update or a save it waits for the end of the iteration. A second signal is the ordinary KeyboardInterrupt.
+    The first signal is noted; while an env is being stepped it also raises `Interrupted` at once, for an env may never
+    come back. During an update or a save it waits for the end of the iteration. A second signal is the ordinary
+    KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -49,10 +50,12 @@ class Interrupt:
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
         """Env code runs inside: a signal ends it at once."""
-        if self.requested:
-            raise Interrupted
-        self._stepping = True
+        self._stepping = (
+            True  # before the look at `requested`: a signal in between would be lost until the env answers
+        )
         try:
+            if self.requested:
+                raise Interrupted
             yield
         finally:
             self._stepping = False

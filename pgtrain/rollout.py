@@ -4,9 +4,9 @@ Dimension legend: T steps, N envs, D observation size, P size of the distributio
 
 Two ways to collect:
 - `collect_steps(T)`: a window of T steps in each env. Episodes run on across windows; estimators bootstrap at its end.
-- `collect_episodes(K)`: each env plays exactly K whole episodes and then idles until the last env is done. Taking "the first
-  N·K episodes to finish" instead would favour short ones and bias every estimate; idle envs are not stepped, so no
-  env step is wasted or counted.
+- `collect_episodes(K)`: each env plays exactly K whole episodes and then idles until the last env is done. Taking
+  "the first N·K episodes to finish" instead would favour short ones and bias every estimate; idle envs are not
+  stepped, so no env step is wasted or counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Episodes:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One iteration's experience, valid until the next collect (buffers are reused). Tensors live on the policy's device."""
+    """One iteration's experience, valid until the next collect (buffers are reused); on the policy's device."""
 
     obs: Tensor  # [T, N, D] as the env gave it
     inputs: Tensor  # [T, N, D] standardised: what the networks saw
@@ -68,6 +68,15 @@ class Rollout:
 
 class _Storage:
     """Preallocated arrays of a window, env side in NumPy, policy side in the actor's kind; grows by doubling."""
+
+    obs: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray
+    inputs: Any
+    action: Any
+    params: Any
 
     def __init__(self, env: HostEnv, actor: Actor, policy: ActorCritic, rows: int) -> None:
         self.env, self.actor, self.policy = env, actor, policy
@@ -138,9 +147,11 @@ class Collector:
             self._step(t)
         return self._finish(steps, whole_episodes=False)
 
-    def collect_episodes(self, episodes: int, max_steps: int | None = None) -> tuple[Rollout, Episodes] | None:
-        """`episodes` whole episodes in each env. None if `max_steps` env steps did not suffice (nothing may be learned from
-        the part that did finish: it holds the short episodes)."""
+    def collect_episodes(
+        self, episodes: int, max_steps: int | None = None
+    ) -> tuple[Rollout, Episodes] | None:
+        """`episodes` whole episodes in each env. None if `max_steps` env steps did not suffice (nothing may be learned
+        from the part that did finish: it holds the short episodes)."""
         self._begin()
         left = np.full(self.env.num_envs, episodes)
         t = 0
@@ -174,7 +185,7 @@ class Collector:
 
     @torch.no_grad()
     def _finish(self, steps: int, whole_episodes: bool) -> tuple[Rollout, Episodes]:
-        """Everything that needs no env: log-probabilities, values, episode statistics, in a few whole-window operations."""
+        """Everything that needs no env (log-probabilities, values, episode statistics) for the whole window at once."""
         s, policy = self.storage, self.policy
         done = s.terminated[:steps] | s.truncated[:steps]
         episodes, start, step_index = self._episodes(steps, done)
@@ -223,8 +234,8 @@ class Collector:
     def _episodes(self, steps: int, done: np.ndarray) -> tuple[Episodes, np.ndarray, np.ndarray]:
         """Returns and lengths of the episodes that end in the window, and each row's episode_start and episode_step.
 
-        One segmented sum over the whole window (columns laid end to end) instead of bookkeeping in every step; each segment
-        is summed on its own, so a NaN reward spoils its own episode's return and no other.
+        One segmented sum over the whole window (columns laid end to end) instead of bookkeeping in every step; each
+        segment is summed on its own, so a NaN reward spoils its own episode's return and no other.
         """
         n = self.env.num_envs
         reward = np.where(self.storage.valid[:steps], self.storage.reward[:steps], 0.0)
@@ -250,7 +261,11 @@ class Collector:
         last = np.append(column_first[1:], len(starts)) - 1
         self.partial_return = np.where(closed[last], 0.0, returns[last])
         self.partial_length = np.where(closed[last], 0, lengths[last])
-        return finished, (episode_step.T == 0) & self.storage.valid[:steps], np.ascontiguousarray(episode_step.T)
+        return (
+            finished,
+            (episode_step.T == 0) & self.storage.valid[:steps],
+            np.ascontiguousarray(episode_step.T),
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"actor": self.actor.state_dict()}
@@ -276,8 +291,8 @@ def true_values(
 ) -> tuple[Tensor, Tensor]:
     """V(o_t) and V of each step's true successor, both [T, N], from one batched forward pass.
 
-    next_value[t] = V(final observation) where the episode ended at t, V(o_{t+1}) otherwise (o_T after the last step). The value
-    after a termination is given too; estimators give it weight 0.
+    next_value[t] = V(final observation) where the episode ended at t, V(o_{t+1}) otherwise (o_T after the last step).
+    The value after a termination is given too; estimators give it weight 0.
     """
     steps, n = inputs.shape[:2]
     rows = torch.cat([inputs.reshape(steps * n, -1), last_inputs.reshape(n, -1), final_inputs])

@@ -68,7 +68,9 @@ class Runner:
     update: Update | NaturalUpdate
     learning_rate: Schedule
     entropy_coef: Schedule
-    discount: float | None  # γ if the steps are weighted by γᵗ (the exact discounted gradient), None otherwise
+    discount: (
+        float | None
+    )  # γ if the steps are weighted by γᵗ (the exact discounted gradient), None otherwise
     monitor: Monitor
     callbacks: Sequence[Callback]
     clip: Schedule = field(default_factory=lambda: constant(0.2))
@@ -77,11 +79,18 @@ class Runner:
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
     progress: Progress = field(default_factory=Progress)
+    _unrecorded: list[Episodes] = field(default_factory=list)  # ended since the last entry of the files
+    _log_seconds: float = 0.0  # what the last call of `_log` took
 
     def run(self) -> None:
-        """Trains until the budget is spent, or raises `Interrupted` or `TrainingError`; `callbacks.at_end` runs in any case."""
+        """Trains until the budget is spent. However it ends, `callbacks.at_end` is run.
+
+        Raises: Interrupted, TrainingError, or whatever the env's code raises.
+        """
         try:
             while self._goes_on():
+                if self.interrupt.requested:
+                    raise Interrupted
                 self._iterate()
         finally:
             for callback in self.callbacks:
@@ -90,8 +99,6 @@ class Runner:
     def _goes_on(self) -> bool:
         """Fixed windows: until the budget is met. Whole episodes: while one more iteration of the usual length fits."""
         p = self.progress
-        if self.interrupt.requested:
-            raise Interrupted
         if self.plan.horizon is not None or p.iterations == 0:
             return p.steps < self.plan.total_steps
         return p.steps + p.last_iteration_steps <= self.plan.total_steps
@@ -100,21 +107,30 @@ class Runner:
         clock = _Clock()
         collected = self._collect()
         if collected is None:
-            self.plan.total_steps = self.progress.steps  # the budget is gone; nothing unbiased can be learned from the rest
+            self.plan.total_steps = (
+                self.progress.steps
+            )  # the budget is gone; the rest could only teach a bias
             return
         rollout, episodes = collected
+        if not rollout.num_steps:
+            return  # a short window can hold nothing but reset rows; there is nothing to learn from or to count
         clock.lap("time/collect")
         rollout = self.estimator(self._scale_rewards(rollout))
         clock.lap("time/estimate")
         batch = flatten(rollout, self.discount)
         coefficients = self._coefficients(rollout)
-        result = self.update(batch, coefficients, self._reestimate(rollout) if self.recompute_advantages else None)
-        self.policy.observe(rollout.obs, rollout.weight)  # only now: acting and update used the same statistics
+        anew = self._reestimate(rollout) if self.recompute_advantages else None
+        result = self.update(batch, coefficients, anew)
+        self.policy.observe(
+            rollout.obs, rollout.weight
+        )  # only now: acting and update used the same statistics
         if rollout.value is not None:
             self.policy.observe_targets(batch.value_target, batch.weight)
         clock.lap("time/update")
-        self._count(rollout, episodes)
-        self._log(rollout, episodes, batch, result, coefficients, clock)
+        self._count(rollout, episodes, result)
+        self._show_schedules(episodes, result)
+        if self.monitor.wants(self.progress.iterations, self.progress.steps, last=not self._goes_on()):
+            self._log(rollout, batch, result, coefficients, clock)
         self._judge(rollout, result)
         for callback in self.callbacks:
             callback.after_iteration(self)
@@ -125,7 +141,9 @@ class Runner:
         try:
             with self.interrupt.stepping():
                 if plan.horizon is not None:
-                    rows = math.ceil(left / collector.env.num_envs)  # the last window is shortened to meet the budget
+                    rows = math.ceil(
+                        left / collector.env.num_envs
+                    )  # the last window is shortened to meet the budget
                     return collector.collect_steps(min(plan.horizon, rows))
                 assert plan.episodes is not None
                 collected = collector.collect_episodes(plan.episodes, max_steps=left + p.last_iteration_steps)
@@ -135,9 +153,9 @@ class Runner:
         if collected is None:
             p.steps += collector.steps_now
             self.monitor.message(
-                f"the episodes of {collector.env.env_id} did not end within the step budget ({collector.steps_now:,} steps in "
-                "this iteration): they were not learned from, as the ones that did end are the short ones. "
-                "Set env.max_episode_steps, or use collect.unit=steps with a critic (algo=a2c)",
+                f"the episodes of {collector.env.env_id} did not end within the step budget "
+                f"({collector.steps_now:,} steps in this iteration): they were not learned from, as the ones that did "
+                "end are the short ones. Set env.max_episode_steps, or use collect.unit=steps with a critic (algo=a2c)",
                 "warning",
             )
         return collected
@@ -154,55 +172,65 @@ class Runner:
 
     def _schedules(self) -> dict[str, Schedule]:
         names = Coefficients._fields
-        return dict(zip(names, (self.learning_rate, self.entropy_coef, self.clip, self.value_clip), strict=True))
+        return dict(
+            zip(names, (self.learning_rate, self.entropy_coef, self.clip, self.value_clip), strict=True)
+        )
 
     def _reestimate(self, rollout: Rollout) -> Callable[[], Batch]:
         return lambda: flatten(self.estimator(revalue(self.policy, rollout)), self.discount)
 
-    def _count(self, rollout: Rollout, episodes: Episodes) -> None:
+    def _count(self, rollout: Rollout, episodes: Episodes, result: UpdateResult) -> None:
         p = self.progress
         p.iterations += 1
         p.steps += rollout.num_steps
         p.last_iteration_steps = rollout.num_steps
         p.episodes += len(episodes.returns)
         p.recent_returns.extend(episodes.returns.tolist())
+        p.skipped_updates += int((~result.ok).sum())
+        self._unrecorded.append(episodes)
+
+    def _show_schedules(self, episodes: Episodes, result: UpdateResult) -> None:
+        recent = self.progress.recent_returns
+        mean_return = float(np.mean(recent)) if recent else math.nan
+        entropy = float(result.stats.get("policy/entropy", math.nan))
+        measured = Measured(episodes.returns.tolist(), mean_return, entropy)
+        for schedule in self._schedules().values():
+            schedule.observe(measured)
 
     def _log(
         self,
         rollout: Rollout,
-        episodes: Episodes,
         batch: Batch,
         result: UpdateResult,
         coefficients: Coefficients,
         clock: _Clock,
     ) -> None:
-        p = self.progress
-        p.skipped_updates += int((~result.ok).sum())
+        """Numbers of this iteration, and of the episodes that ended since the last entry of the files."""
+        p, started = self.progress, time.perf_counter()
         tensors = result.stats | rollout_metrics(rollout) | policy_metrics(self.policy, batch)
         tensors.pop("loss", None)
         if self.reward_scaler is not None:
             tensors["reward/scale"] = self.reward_scaler.std
         metrics = {"schedule/learning_rate": coefficients.learning_rate}  # unless the update has a say in it
         metrics |= to_floats(tensors)  # the iteration's one device sync for numbers
-        if len(episodes.returns):
-            metrics["episode/return"] = float(episodes.returns.mean())
-            metrics["episode/length"] = float(episodes.lengths.mean())
+        returns = np.concatenate([e.returns for e in self._unrecorded])
+        if len(returns):
+            metrics["episode/return"] = float(returns.mean())
+            metrics["episode/length"] = float(np.concatenate([e.lengths for e in self._unrecorded]).mean())
         if p.recent_returns:
             metrics["episode/return_100"] = float(np.mean(p.recent_returns))
         metrics |= {
-            "episode/count": len(episodes.returns),
+            "episode/count": len(returns),
             "gradient/skipped_updates": p.skipped_updates,
             "schedule/entropy_coef": coefficients.entropy_coef,
             "progress/iteration": p.iterations,
             "progress/steps": p.steps,
+            "time/log": self._log_seconds,
         }
-        measured = Measured(
-            episodes.returns.tolist(), metrics.get("episode/return_100", math.nan), metrics.get("policy/entropy", math.nan)
-        )
-        for schedule in self._schedules().values():
-            schedule.observe(measured)
-        clock.lap("time/log")
         self.monitor.log(p.steps, metrics | clock.metrics(rollout.num_steps))
+        if self.monitor.recording:
+            self._unrecorded.clear()
+        self._log_seconds = time.perf_counter() - started
 
     def _judge(self, rollout: Rollout, result: UpdateResult) -> None:
         """Tells where a skipped update came from; ends the run when nothing but skips is left."""

@@ -62,8 +62,6 @@ def critic_only(lam: float = 0.95, lr: float = 3e-3, gamma: float = 0.9, **setti
 class Recorder(Sink):
     """A sink that keeps what it is told."""
 
-    every_iteration = True
-
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.messages: list[tuple[str, str]] = []
@@ -82,7 +80,9 @@ def make_runner(cfg: schema.Config, run_dir: Path, env: Any = None) -> tuple[Run
     """A runner as `build.train` makes it, with a recorder for its only sink."""
     recorder = Recorder()
     env = build.make_env(cfg, cfg.num_envs) if env is None else env
-    return build.make_runner(cfg, env, Monitor([recorder]), run_dir, Interrupt(), []), recorder
+    return build.make_runner(
+        cfg, env, Monitor([recorder], cfg.monitor.log_every), run_dir, Interrupt(), []
+    ), recorder
 
 
 def box(low: Any, high: Any, dtype: Any = np.float32) -> spaces.Box:
@@ -202,7 +202,14 @@ class ScriptedEnv:
                 final.append(after)
             self.log[i].append(
                 Transition(
-                    episode, int(before[i, 2]), before[i], action[i], reward[i], terminated[i], truncated[i], after
+                    episode,
+                    int(before[i, 2]),
+                    before[i],
+                    action[i],
+                    reward[i],
+                    terminated[i],
+                    truncated[i],
+                    after,
                 )
             )
             if terminated[i] or truncated[i]:
@@ -238,7 +245,9 @@ def make_rollout(
     steps, n = reward.shape
 
     def grid(x: Any, dtype: torch.dtype, fill: float = 0) -> Tensor:
-        return torch.full((steps, n), fill, dtype=dtype) if x is None else torch.as_tensor(np.array(x)).to(dtype)
+        return (
+            torch.full((steps, n), fill, dtype=dtype) if x is None else torch.as_tensor(np.array(x)).to(dtype)
+        )
 
     end, cut = grid(terminated, torch.bool), grid(truncated, torch.bool)
     used = grid(weight, torch.float32, 1.0)

@@ -40,7 +40,7 @@ def valid_rows(rollout: Rollout, n: int) -> list[int]:
 def check_against_log(
     rollout: Rollout, policy: ActorCritic, log: list[list[Transition]], done_before: list[int]
 ) -> None:
-    """The valid rows of each env are its transitions, in order, and every derived quantity is that of the transition."""
+    """The valid rows of each env are its transitions, in order, and every number is the transition's."""
     for n, transitions in enumerate(log):
         rows = valid_rows(rollout, n)
         part = transitions[done_before[n] :]
@@ -85,6 +85,7 @@ def test_windows_are_aligned_and_next_value_is_the_true_successors(mode: str, ki
     c = collector(env, policy, kind, rows=4)
     for steps in (7, 1, 2, 9):  # 7 and 9 rows grow the storage
         done_before = [len(x) for x in env.log]
+        policy.observe(torch.randn(50, 3) + steps)  # statistics that moved since the last window
         rollout, episodes = c.collect_steps(steps)
         assert rollout.reward.shape == (steps, 4) and not rollout.whole_episodes
         check_against_log(rollout, policy, env.log, done_before)
@@ -106,7 +107,8 @@ def test_final_observations_and_where_they_belong(mode: str) -> None:
             if x.terminated or x.truncated:
                 expected[t, n] = x.next_obs.tolist()
     got = {
-        (int(t), int(n)): obs.tolist() for t, n, obs in zip(*rollout.final_index, rollout.final_inputs, strict=True)
+        (int(t), int(n)): obs.tolist()
+        for t, n, obs in zip(*rollout.final_index, rollout.final_inputs, strict=True)
     }
     assert got == expected and len(expected) > 8
 
@@ -155,7 +157,7 @@ def test_whole_episodes_are_the_same_number_in_each_env(mode: str, episodes: int
 
 
 def test_whole_episodes_are_unbiased() -> None:
-    """Half of the episodes last 1 step with return 0, half 10 steps with 10: mean 5. The first to finish would give 1."""
+    """Half of the episodes last 1 step with return 0, half 10 steps with 10: mean 5. The first to finish give 1."""
     env = make_vector_env(env_id("TwoLength"), 20, backend="sync")
     c = collector(env, make_policy(1, gym.spaces.Discrete(2)))
     returns = np.concatenate([c.collect_episodes(1)[1].returns for _ in range(50)])
@@ -174,7 +176,9 @@ def test_a_budget_that_does_not_suffice_gives_nothing() -> None:
     other = collector(ScriptedEnv([[2], [9]]), policy)
     rollout, _ = other.collect_episodes(1, max_steps=11)
     assert rollout.num_steps == 11
-    endless = collector(make_vector_env(env_id("NeverEnds"), 3, backend="sync"), make_policy(1, gym.spaces.Discrete(2)))
+    endless = collector(
+        make_vector_env(env_id("NeverEnds"), 3, backend="sync"), make_policy(1, gym.spaces.Discrete(2))
+    )
     assert endless.collect_episodes(1, max_steps=100) is None
     assert 100 <= endless.steps_now < 103
 
@@ -216,8 +220,8 @@ def test_an_unfinished_episode_with_a_nan_is_forgotten_at_its_end() -> None:
 
 def test_observations_are_not_aliases() -> None:
     """AliasObs writes every observation into one array; its reward tells whether the action matched the true one."""
-    for backend in ("sync", "process"):
-        with make_vector_env(env_id("AliasObs"), 3, backend=backend, **({"workers": 1} if backend == "process" else {})) as env:
+    for backend, workers in (("sync", None), ("process", 1)):
+        with make_vector_env(env_id("AliasObs"), 3, backend=backend, workers=workers) as env:
             rollout, _ = collector(env, make_policy(1, gym.spaces.Discrete(2))).collect_steps(40)
             shown = (rollout.obs[..., 0] > 0).long()
             assert torch.equal((rollout.action == shown).double(), rollout.raw_reward)
@@ -294,7 +298,16 @@ def same_rollouts(envs: list[Any], windows: list[tuple[str, int]], policy: Actor
         results = [getattr(c, f"collect_{unit}")(count) for c in collectors]
         (first, first_episodes), *others = results
         for rollout, episodes in others:
-            for name in ("obs", "inputs", "action", "params", "raw_reward", "terminated", "truncated", "weight"):
+            for name in (
+                "obs",
+                "inputs",
+                "action",
+                "params",
+                "raw_reward",
+                "terminated",
+                "truncated",
+                "weight",
+            ):
                 assert torch.equal(getattr(first, name), getattr(rollout, name)), name
             for name in ("log_prob", "value", "next_value", "final_inputs", "episode_step"):
                 torch.testing.assert_close(getattr(first, name), getattr(rollout, name))

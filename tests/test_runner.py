@@ -87,12 +87,17 @@ def test_reset_rows_are_no_steps(tmp_path: Path) -> None:
         runner.run()
         assert runner.progress.steps == played(env) == log.column("progress/steps")[-1]
         assert total <= runner.progress.steps <= total + 2
+        assert runner.policy.normalizer is not None
+        assert float(runner.policy.normalizer.count) == runner.progress.steps
 
 
 def test_a_window_of_nothing_but_reset_rows_is_no_iteration(tmp_path: Path) -> None:
     """One env of one-step episodes under NEXT_STEP, one row an iteration: every other row is a reset."""
     cfg = configure(
-        num_envs=1, horizon=1, total_steps=4, **critic_only() | {"advantage": {"name": "gae", "normalize": True}}
+        num_envs=1,
+        horizon=1,
+        total_steps=4,
+        **critic_only() | {"advantage": {"name": "gae", "normalize": True}},
     )
     runner, log = make_runner(cfg, tmp_path, scripted([[1]], "next_step"))
     runner.run()
@@ -155,6 +160,7 @@ def test_linear_schedule_as_logged(tmp_path: Path) -> None:
         num_envs=2,
         horizon=10,
         total_steps=80,
+        policy={"normalize_value": "none"},
         **critic_only() | {"optim": {"lr": {"name": "linear", "value": 0.004}}, "entropy": {"coef": 0.02}},
     )
     runner, log = make_runner(cfg, tmp_path, scripted([[4], [6]]))
@@ -171,13 +177,13 @@ def test_linear_schedule_as_logged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("what", "value"), [("reward", "nan"), ("reward", "inf"), ("obs", "nan")])
 @pytest.mark.parametrize("recipe", ["a2c", "reinforce"])
-def test_a_bad_number_skips_one_update_and_is_traced(tmp_path: Path, what: str, value: str, recipe: str) -> None:
+def test_a_bad_number_skips_one_update_and_is_traced(
+    tmp_path: Path, what: str, value: str, recipe: str
+) -> None:
     """Step 19 of the life of both envs: the third window of 8 rows, or their third episode."""
     kwargs = {"at": 19, "what": what, "value": value}
-    settings = critic_only(horizon=8) if recipe == "a2c" else REINFORCE
-    cfg = configure(
-        {"id": env_id("NaNReward"), "kwargs": kwargs}, num_envs=2, total_steps=80, policy={"hidden": [8]}, **settings
-    )
+    settings = critic_only(horizon=8, policy={"normalize_value": "none"}) if recipe == "a2c" else REINFORCE
+    cfg = configure({"id": env_id("NaNReward"), "kwargs": kwargs}, num_envs=2, total_steps=80, **settings)
     runner, log = make_runner(cfg, tmp_path)
     spy = Spy(runner)
     runner.run()
@@ -207,10 +213,14 @@ class AlwaysNaN(ScriptedEnv):
 
 
 def test_k_skips_in_a_row_end_the_run(tmp_path: Path) -> None:
-    cfg = configure(num_envs=2, horizon=10, total_steps=1000, update={"max_skipped_in_a_row": 3}, **critic_only())
-    runner, log = make_runner(cfg, tmp_path, AlwaysNaN([[4], [6]]))
+    cfg = configure(
+        num_envs=2, horizon=10, total_steps=1000, update={"max_skipped_in_a_row": 3}, **critic_only()
+    )
+    runner, _ = make_runner(cfg, tmp_path, AlwaysNaN([[4], [6]]))
     spy = Spy(runner)
-    with pytest.raises(TrainingError, match=r"3 updates in a row.*max_skipped_in_a_row=3.*reward in env 0 at step 0"):
+    with pytest.raises(
+        TrainingError, match=r"3 updates in a row.*max_skipped_in_a_row=3.*reward in env 0 at step 0"
+    ):
         runner.run()
     assert runner.progress.iterations == 3 and spy.ended == 1
     assert torch.equal(runner.update.flat.data, spy.after[0])
@@ -249,7 +259,9 @@ def test_an_overflowing_gradient_is_named_by_its_tensors(tmp_path: Path) -> None
 
 def test_locating_the_first_bad_number() -> None:
     """In the order in which one spoils the next, real rows only."""
-    r = make_rollout(np.ones((4, 3)), weight=[[1, 1, 1], [1, 0, 1], [1, 1, 1], [1, 1, 1]], value=np.zeros((4, 3)))
+    r = make_rollout(
+        np.ones((4, 3)), weight=[[1, 1, 1], [1, 0, 1], [1, 1, 1], [1, 1, 1]], value=np.zeros((4, 3))
+    )
     r = r.replace(advantage=torch.zeros(4, 3))
     assert locate_non_finite(r) is None
 
@@ -260,14 +272,19 @@ def test_locating_the_first_bad_number() -> None:
 
     assert locate_non_finite(but("raw_reward", 1, 1)) is None  # no transition
     text = locate_non_finite(but("raw_reward", 2, 1, math.inf))
-    assert text.startswith("first non-finite reward in env 1 at step 2 of the rollout (step 1 of its episode; reward inf")
+    assert (
+        "first non-finite reward in env 1 at step 2 of the rollout (step 1 of its episode; reward inf" in text
+    )
     assert "1 such steps" in text
     assert "value in env 2 at step 3" in locate_non_finite(but("value", 3, 2))
     assert "observation in env 0 at step 1" in locate_non_finite(but("obs", 1, 0))
     assert "advantage in env 0 at step 0" in locate_non_finite(but("advantage", 0, 0))
     both = but("advantage", 0, 0).replace(raw_reward=but("raw_reward", 3, 2).raw_reward)
     assert "reward in env 2" in locate_non_finite(both)
-    final = r.replace(final_inputs=torch.tensor([[0.0], [math.nan]]), final_index=(torch.tensor([1, 2]), torch.tensor([0, 1])))
+    final = r.replace(
+        final_inputs=torch.tensor([[0.0], [math.nan]]),
+        final_index=(torch.tensor([1, 2]), torch.tensor([0, 1])),
+    )
     assert "final observation in env 1 at step 2" in locate_non_finite(final)
 
 
@@ -354,7 +371,9 @@ def test_kl_and_gradient_norm_are_those_of_the_update(tmp_path: Path) -> None:
 
 def test_kl_is_zero_without_a_step(tmp_path: Path) -> None:
     """Acting and the update's view of it agree: with a rate of 0 the ratio is 1."""
-    cfg = configure({"id": env_id("SeedNoise")}, num_envs=3, horizon=20, total_steps=180, **critic_only(lr=1e-30))
+    cfg = configure(
+        {"id": env_id("SeedNoise")}, num_envs=3, horizon=20, total_steps=180, **critic_only(lr=1e-30)
+    )
     runner, log = make_runner(cfg, tmp_path)
     assert runner.policy.normalizer is not None
     runner.run()
@@ -402,9 +421,23 @@ def test_every_logged_tag_is_explained_and_times_add_up(tmp_path: Path) -> None:
     runner.run()
     for row in log.rows:
         assert row.keys() - {"step"} <= BY_TAG.keys()
-        parts = [row[f"time/{name}"] for name in ("collect", "estimate", "update", "log")]
-        assert min(parts) >= 0
+        parts = [row[f"time/{name}"] for name in ("collect", "estimate", "update")]
+        assert min(parts) > 0
         assert row["time/steps_per_second"] == pytest.approx(20 / sum(parts), rel=1e-3)
+    assert log.column("time/log")[0] == 0 < log.column("time/log")[1]  # what the entry before took
+
+
+def test_entries_between_iterations_leave_no_episode_out(tmp_path: Path) -> None:
+    """7 iterations of 8 steps, an entry every third and at the end: 3, 6, 7, with the episodes since the one before."""
+    cfg = configure(num_envs=2, horizon=4, total_steps=56, monitor={"log_every": 3}, **critic_only())
+    runner, log = make_runner(cfg, tmp_path, AlwaysOne([[2], [7]]))
+    runner.run()
+    assert log.column("progress/iteration") == [3, 6, 7]
+    # env 0 ends an episode every 2 rows; env 1 at rows 7, 14, 21, 28
+    assert log.column("episode/count") == [6 + 1, 6 + 2, 2 + 1]
+    assert log.column("episode/return") == pytest.approx([(12 + 7) / 7, (12 + 14) / 8, (4 + 7) / 3])
+    assert log.column("episode/length") == log.column("episode/return")
+    assert runner.progress.episodes == 18
 
 
 # ---------------------------------------------------------------------------------------------- it is right
@@ -424,7 +457,11 @@ def test_a_time_limit_is_no_death(tmp_path: Path) -> None:
 def test_made_up_reset_rows_are_not_learned_from(tmp_path: Path, mode: str) -> None:
     """One step of reward 1: V = 1. Learning from reset rows (reward 0) gives 0.5."""
     cfg = configure(
-        {"id": env_id("OneStep")}, num_envs=4, horizon=16, total_steps=4_000, **critic_only(lr=1e-2, gamma=0.0)
+        {"id": env_id("OneStep")},
+        num_envs=4,
+        horizon=16,
+        total_steps=4_000,
+        **critic_only(lr=1e-2, gamma=0.0),
     )
     env = next_step(envs_for_tests.OneStep, 4) if mode == "next_step" else None
     runner, _ = make_runner(cfg, tmp_path, env)
@@ -477,7 +514,9 @@ def test_learns_asymmetric_actions(tmp_path: Path) -> None:
 def final(tmp_path: Path, **changes: Any) -> tuple[torch.Tensor, list[Any]]:
     env = {"id": env_id("SeedNoise")} | changes.pop("env", {})
     recipe = changes.pop("recipe", None) or critic_only(horizon=20)
-    cfg = configure(env, num_envs=3, total_steps=240, update={"epochs": 2, "minibatch_size": 16}, **recipe | changes)
+    cfg = configure(
+        env, num_envs=3, total_steps=240, update={"epochs": 2, "minibatch_size": 16}, **recipe | changes
+    )
     with build.make_env(cfg, 3) as vec:
         runner, log = make_runner(cfg, tmp_path, vec)
         runner.run()
@@ -493,7 +532,6 @@ def test_one_seed_is_one_run_and_another_is_another(tmp_path: Path, recipe: dict
     torch.manual_seed(2)  # the global stream has no part in it
     np.random.seed(3)  # noqa: NPY002
     again, rows_again = final(tmp_path, recipe=recipe)
-    assert torch.equal(parameters, again) and rows == pytest.approx(rows_again, nan_ok=True) if False else True
     assert torch.equal(parameters, again)
     assert repr(rows) == repr(rows_again) and len(rows) >= 3
     other, _ = final(tmp_path, recipe=recipe, seed=1)
@@ -573,6 +611,8 @@ def test_state_dict_holds_what_a_resumed_run_needs(tmp_path: Path) -> None:
     other.collector.load_state_dict(state["collector"])
     other.progress.load_state_dict(state["progress"])
     assert torch.equal(other.update.flat.data, runner.update.flat.data)
-    assert torch.equal(other.update.optimizer.v, runner.update.optimizer.v) and other.progress == runner.progress
+    assert (
+        torch.equal(other.update.optimizer.v, runner.update.optimizer.v) and other.progress == runner.progress
+    )
     obs = np.zeros((2, 2))
     assert np.array_equal(other.collector.actor.act(obs)[1], runner.collector.actor.act(obs)[1])

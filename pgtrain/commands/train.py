@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -98,7 +99,7 @@ def as_override(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(as_override, value)) + "]"
     if isinstance(value, int | float):
-        return repr(value)
+        return repr(float(value) if isinstance(value, float) else int(value))  # NumPy's show their type
     if hasattr(value, "item"):  # a NumPy or torch scalar
         return as_override(value.item())
     text = str(value)
@@ -133,6 +134,7 @@ def complete(app: Hydra, config_name: str, overrides: list[str]) -> int:
 def show(app: Hydra, config_name: str, args: Arguments) -> int:
     """`--cfg` and `--info`."""
     if args.info:
+        logging.raiseExceptions = False  # Hydra logs its answer: no traceback where a pipe is closed early
         app.show_info(args.info, config_name=config_name, overrides=args.overrides)
     else:
         app.show_cfg(

@@ -24,6 +24,11 @@ def from_dict(data: Mapping[str, Any], algo: str | None = None) -> Config:
     Raises: ConfigError naming key, value and what is allowed.
     """
     data = dict(data)
+    if isinstance(data.get("algo"), Mapping):
+        raise ConfigError(
+            f"algo={algo}: the settings of a recipe belong to the top, its first line must be: # @package _global_",
+            "algo",
+        )
     if algo is not None:
         data["algo"] = algo
     return _build(Config, data, "")
@@ -70,9 +75,9 @@ def _build(base: type, data: Any, key: str) -> Any:
     return cls(**values)
 
 
-def unknown_key(key: str, value: Any, cls: type) -> ConfigError:
-    """What to say about a key that its group doesn't have."""
-    given = f"{key}={shown(value)}" if not isinstance(value, Mapping) else key
+def unknown_key(key: str, value: Any, cls: type, given: str = "") -> ConfigError:
+    """What to say about a key that its group doesn't have. `given`: the override that it comes from."""
+    given = given or (f"{key}={shown(value)}" if not isinstance(value, Mapping) else key)
     parent, _, last = key.rpartition(".")
     names = [item.name for item in dataclasses.fields(cls)]
     for base, options in OPTIONS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 from hydra._internal.hydra import Hydra
@@ -80,7 +81,7 @@ def _missing(override: Override, tree: DictConfig) -> ConfigError | None:
         if path == ["env", "kwargs"]:
             return None
         if name not in type_hints(cls):
-            return unknown_key(override.key_or_group, plain_value(override), cls)
+            return unknown_key(".".join([*path, name]), plain_value(override), cls, str(override.input_line))
         hint = type_hints(cls)[name]
         path.append(name)
         node = OmegaConf.select(tree, ".".join(path))
@@ -109,7 +110,7 @@ def _missing_hydra(override: Override, tree: DictConfig) -> ConfigError | None:
 
 def _from_hydra(parsed: Sequence[Override], error: Exception) -> ConfigError:
     """What Hydra itself says, shortened."""
-    text = str(error).split("\nSearch path:")[0].split("\nAvailable options")[0]
+    text = re.split(r"\n(?:Search path|Config search path|Available options)", str(error))[0]
     cause = str(error.__cause__).splitlines()[0] if error.__cause__ is not None else ""
     if cause and cause not in text:
         text = f"{text}: {cause}" if text else cause

@@ -53,6 +53,8 @@ def shown(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.12g}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {shown(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -86,23 +88,20 @@ def all_keys(cls: type = Config, prefix: str = "") -> list[str]:
 
 
 def closest_key(key: str, siblings: Iterable[str] = ()) -> list[str]:
-    """Right names for a wrong dotted `key`: near ones in its group, then near ones anywhere."""
+    """Right names for a wrong dotted `key`, one or two: what is most alike in its group or, if more so, elsewhere."""
     parent, _, last = key.rpartition(".")
-    prefix = parent + "." if parent else ""
-    near = nearest(last, siblings)
-    if near:
-        return [prefix + near[0]]
+    keys = all_keys()
     if last in OTHER_NAMES:
         return [OTHER_NAMES[last]]
-    keys = all_keys()
     same = [name for name in keys if name.rpartition(".")[2] == last and name != key]
     if same:
         return same[:2]
-    return (
-        nearest(key, keys, 1)
-        or [
-            name
-            for name in keys
-            if name.rpartition(".")[2] in nearest(last, [k.rpartition(".")[2] for k in keys], 1)
-        ][:1]
-    )
+    prefix = parent + "." if parent else ""
+    candidates = [(_likeness(last, name) + 0.1, prefix + name) for name in siblings]
+    candidates += [(_likeness(last, name.rpartition(".")[2]), name) for name in keys]
+    score, best = max(candidates, key=lambda candidate: candidate[0])
+    return [best] if score >= 0.6 else []
+
+
+def _likeness(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()

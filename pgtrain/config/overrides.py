@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.conf import HydraConf
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from pgtrain.config.convert import scalar_for_group, type_hints
 from pgtrain.config.errors import ConfigError, did_you_mean, nearest, one_line, shown
 from pgtrain.config.schema import OPTIONS, Config
+from pgtrain.config.sources import DEVICE, ENV_ID
 
 LOOKUP = "hydra.searchpath"  # more folders with options
 EXAMPLE = "settings are written key=value, e.g. seed=1"
@@ -132,6 +134,11 @@ def _check_hydra(override: Override, options: Sequence[str]) -> None:
                 f"{line}: {known}.{did_you_mean(nearest(str(value), options, 1)) or plugin}", key
             )
         return
+    if key == LOOKUP:
+        for place in plain_value(override) or ():
+            folder = str(place).removeprefix("file://")
+            if "://" not in folder and not Path(folder).is_dir():
+                raise ConfigError(f"{line}: there is no folder {folder}", key)
     node: Any = OmegaConf.structured(HydraConf())
     for depth, name in enumerate(key.split(".")[1:], 1):
         if not isinstance(node, DictConfig) or OmegaConf.get_type(node) in (dict, None):
@@ -152,7 +159,7 @@ def _check_option(group: str, value: Any, options: Sequence[str]) -> None:
         raise ConfigError(f"{group}={shown(value)}: there is no group {group!r}.{did_you_mean(near)}", group)
     base = class_of(group.replace("/", "."))
     if isinstance(value, str):
-        if value in options or group == "env" or (group == "device" and re.fullmatch(r"cuda:\d+", value)):
+        if value in options or any(kind.fullmatch(f"{group}/{value}") for kind in (ENV_ID, DEVICE)):
             return
     elif value is not None and base is not None:
         raise ConfigError(scalar_for_group(group.replace("/", "."), base, value), group)

@@ -171,6 +171,14 @@ class GaeConfig(AdvantageConfig):
 
 
 @dataclass
+class BootstrappedReturnConfig(GaeConfig):
+    """GAE with another default, so that the recipe a2c can ask for it and `advantage=td` can still take its place."""
+
+    name: str = setting("bootstrapped_return", "kind of estimator")
+    lam: float = setting(1.0, "0: one-step TD error, 1: all rewards of the rollout", low=0, high=1)
+
+
+@dataclass
 class UpdateConfig:
     name: str = setting("policy_gradient", "kind of update")
     epochs: int = setting(1, "passes over the batch", low=1)
@@ -260,7 +268,9 @@ class MonitorConfig:
         "live view, plain lines, nothing; auto: live if the output is a terminal",
         choices=("auto", "live", "plain", "none"),
     )
-    log_every: int = setting(1, "iterations between two log entries", low=1)
+    log_every: int | None = setting(
+        None, "iterations between two entries of the log files; null: about 1000 entries in a run", low=1
+    )
 
 
 @dataclass
@@ -314,6 +324,7 @@ OPTIONS: dict[type, dict[str, type]] = {
         "td": TdConfig,
         "n_step": NStepConfig,
         "gae": GaeConfig,
+        "bootstrapped_return": BootstrappedReturnConfig,
     },
     UpdateConfig: {"policy_gradient": PolicyGradientConfig},
     EntropyConfig: {"constant": ConstantEntropyConfig},

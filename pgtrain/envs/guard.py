@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 from pgtrain.envs.registry import one_line
 from pgtrain.envs.spaces import conform
@@ -28,6 +29,8 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
         self.steps = 0  # of the env's life
         self.episode, self.episode_step = 0, 0
         self._space = env.observation_space
+        self._is_box = isinstance(self._space, spaces.Box)
+        self._shape, self._dtype = self._space.shape, self._space.dtype
         self._obs: Any = None
         self._now = now if now is not None else np.zeros(1, np.int64)
 
@@ -38,7 +41,7 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
         self.episode, self.episode_step = self.episode + 1, 0
         try:
             obs, _ = self.env.reset(seed=seed, options=options)
-            self._obs = conform(self._space, obs)
+            self._obs = self._conform(obs)
         except Exception as error:
             self._fail(error, f"reset {self.episode}")
         return self._obs, {}
@@ -51,10 +54,17 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
         self.episode_step += 1
         try:
             obs, reward, terminated, truncated, _ = self.env.step(action)
-            self._obs = conform(self._space, obs)
+            self._obs = self._conform(obs)
             return self._obs, _number(reward), bool(terminated), bool(truncated), {}
         except Exception as error:
             self._fail(error, f"step {self.steps} (step {self.episode_step} of episode {self.episode})")
+
+    def _conform(self, obs: Any) -> Any:
+        if self._is_box:  # the usual case, without conform's questions
+            array = np.array(obs)
+            if array.shape == self._shape and array.dtype == self._dtype:
+                return array
+        return conform(self._space, obs)
 
     def _fail(self, error: Exception, when: str) -> NoReturn:
         kind = "" if isinstance(error, TrainingError) else f"{type(error).__name__}: "

@@ -59,7 +59,9 @@ class MonteCarlo:
         if self.baseline == "value":
             assert rollout.value is not None
             return rollout.value
-        done = torch.cat([rollout.done[:-1], torch.ones_like(rollout.done[-1:])])  # a window's cut episodes count, too
+        done = torch.cat(
+            [rollout.done[:-1], torch.ones_like(rollout.done[-1:])]
+        )  # a window's cut episodes count, too
         episode, step = baselines.episode_index(done, rollout.weight)
         function = baselines.leave_one_out if self.baseline == "loo" else baselines.mean
         return function(target, episode, step, scope=self.scope)

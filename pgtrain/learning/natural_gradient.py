@@ -26,6 +26,7 @@ from pgtrain.policies.parameters import FlatParameters
 from pgtrain.types import UserError
 
 Product = Callable[[Tensor], Tensor]
+FAILED = "update/line_search_failed"
 
 
 def flat_gradient(y: Tensor, parameters: Sequence[Tensor], **options: Any) -> Tensor:
@@ -119,9 +120,9 @@ class LineSearch:
             move.data.copy_(before + self.shrink**j * full)
             kl, improvement = move.trial()
             if bool((kl <= self.max_kl) & (improvement > 0)):  # a NaN is refused
-                return {"update/line_search_trials": j + 1, "update/line_search_failed": 0}
+                return {"update/line_search_trials": j + 1, FAILED: 0}
         move.data.copy_(before)
-        return {"update/line_search_trials": self.trials, "update/line_search_failed": 1}
+        return {"update/line_search_trials": self.trials, FAILED: 1}
 
 
 @dataclass
@@ -141,6 +142,7 @@ class NaturalUpdate:
     damping: float = 0.1
     cg_iterations: int = 15
     cg_tolerance: float = 1e-10
+    failed: int = 0  # line searches so far that found no good step
 
     def __post_init__(self) -> None:
         named = dict(self.policy.named_parameters())
@@ -184,7 +186,13 @@ class NaturalUpdate:
             if finite:
                 trial = self._trial(batch, coefficients, loss)
                 move = Move(self.flat.data[: self.size], direction, scale, curvature, trial)
-                told |= {"update/cg_residual": residual} | self.rule(move)
+                moved = self.rule(move)
+                self.failed += int(moved.get(FAILED, 0))
+                told |= (
+                    {"update/cg_residual": residual}
+                    | moved
+                    | dict.fromkeys(moved.keys() & {FAILED}, self.failed)
+                )
         ok = torch.tensor([finite], device=loss.device)
         return UpdateResult({name: torch.as_tensor(x, device=loss.device) for name, x in told.items()}, ok)
 
@@ -202,8 +210,9 @@ class NaturalUpdate:
         return trial
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.critic is None else self.critic.state_dict()
+        return {"critic": None if self.critic is None else self.critic.state_dict(), "failed": self.failed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.failed = state["failed"]
         if self.critic is not None:
-            self.critic.load_state_dict(state)
+            self.critic.load_state_dict(state["critic"])

@@ -50,9 +50,8 @@ class Adam(_Stateful):
     def __init__(self, data: Tensor, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5) -> None:
         self.data, self.betas, self.eps = data, betas, eps
         self.m, self.v = torch.zeros_like(data), torch.zeros_like(data)
-        self.count = torch.zeros(
-            (), dtype=torch.float64 if data.device.type != "mps" else torch.float32, device=data.device
-        )
+        dtype = torch.float32 if data.device.type == "mps" else torch.float64
+        self.count = torch.zeros((), dtype=dtype, device=data.device)
 
     def step(self, grad: Tensor, ok: Tensor, lr: float | Tensor) -> None:
         b1, b2 = self.betas

@@ -72,7 +72,9 @@ class Update:
                 batch = reestimate()._replace(value=batch.value)
             collected += [self._step(part, coefficients) for part in self._minibatches(batch)]
             kl = self._measurement(batch)
-            verdicts = [guard.after_epoch(kl, last=epoch == self.epochs) for guard in self.guards]  # all are asked
+            verdicts = [
+                guard.after_epoch(kl, last=epoch == self.epochs) for guard in self.guards
+            ]  # all are asked
             if not all(verdicts):
                 break
         ok = torch.stack([s.pop("ok") for s in collected])
@@ -117,10 +119,8 @@ class Update:
         rows = len(batch.weight)
         if self.minibatch_size is None or rows <= self.minibatch_size:
             return [batch]
-        return [
-            batch.rows(i)
-            for i in minibatch_indices(rows, self.minibatch_size, batch.weight.device, self.generator)
-        ]
+        indices = minibatch_indices(rows, self.minibatch_size, batch.weight.device, self.generator)
+        return [batch.rows(index) for index in indices]
 
     def _step(self, batch: Batch, coefficients: Coefficients) -> dict[str, Tensor]:
         stats = self.source(batch, coefficients)

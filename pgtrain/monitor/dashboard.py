@@ -38,7 +38,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "episode/return",
         "return",
-        "Sum of an episode's raw rewards; mean over the episodes that ended in this iteration.",
+        "Sum of an episode's raw rewards; mean over the episodes that ended since the last entry.",
         "reward",
         "Flat from the start: nothing is learned. Rises, then falls and stays low: the policy collapsed.",
         LEARNING,
@@ -54,7 +54,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "episode/length",
         "episode length",
-        "Steps of an episode; mean over the episodes that ended in this iteration.",
+        "Steps of an episode; mean over the episodes that ended since the last entry.",
         "steps",
         "Stuck at the time limit where the goal is to finish, or near its first value where it is to survive.",
         LEARNING,
@@ -62,7 +62,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "episode/count",
         "episodes",
-        "Episodes that ended in this iteration.",
+        "Episodes that ended since the last entry.",
         "episodes",
         "0 for many iterations: episodes outlast the iteration, so returns are seen late and rarely.",
         LEARNING,
@@ -261,10 +261,10 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "update/line_search_failed",
-        "line search failed",
-        "1: no step was good enough and the policy stayed as it was.",
-        "0 or 1",
-        "Often 1: nothing is learned. A larger batch, more damping or more CG iterations.",
+        "failed line searches",
+        "Line searches so far in which no step was good enough, so that the policy stayed as it was.",
+        "updates",
+        "Grows with nearly every iteration: nothing is learned. A larger batch, more damping or more CG iterations.",
         GRADIENT,
     ),
     Metric(
@@ -318,9 +318,9 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "time/log",
         "time: log",
-        "Time spent on this dashboard.",
-        "s / iteration",
-        "More than 2 % of the iteration (raise `monitor.log_every`).",
+        "Time that the previous entry of this dashboard took.",
+        "s / entry",
+        "More than 2 % of the time between two entries (raise `monitor.log_every`).",
         TIME,
     ),
     Metric(
@@ -396,7 +396,8 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
     GRADIENT: (
         Chart("Gradient norm before the limit", ("gradient/norm",)),
         Chart("Skipped updates", ("gradient/skipped_updates",)),
-        Chart("Line search", ("update/line_search_trials", "update/line_search_failed")),
+        Chart("Line search: trials", ("update/line_search_trials",)),
+        Chart("Line search: failed so far", ("update/line_search_failed",)),
         Chart("CG residual", ("update/cg_residual",)),
         Chart("Learning rate", ("schedule/learning_rate",)),
     ),

@@ -23,7 +23,8 @@ def rollout_metrics(rollout: Rollout) -> dict[str, Tensor]:
     }
     if rollout.value is not None:
         metrics["critic/value"] = statistics.weighted_mean(rollout.value, weight)
-        metrics["critic/explained_variance"] = statistics.explained_variance(rollout.value, rollout.value_target, weight)
+        explained = statistics.explained_variance(rollout.value, rollout.value_target, weight)
+        metrics["critic/explained_variance"] = explained
     return metrics
 
 
@@ -42,9 +43,9 @@ def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
 
 
 def locate_non_finite(rollout: Rollout) -> str | None:
-    """Where the first NaN or infinity of a rollout lies: what it is, env index, step and reward; None if all is finite.
+    """Where the first NaN or infinity of a rollout lies: what, env index, step and reward; None if all is finite.
 
-    Looked for in the order in which one spoils the next: observation, reward, value, action's log-probability, advantage.
+    Looked for in the order in which one spoils the next: observation, reward, value, log-probability, advantage.
     """
     parts = {
         "observation": rollout.obs,
@@ -70,5 +71,6 @@ def locate_non_finite(rollout: Rollout) -> str | None:
     if finals.any():
         c = int(finals.nonzero()[0])
         t, n = int(rollout.final_index[0][c]), int(rollout.final_index[1][c])
-        return f"non-finite final observation in env {n} at step {t} of the rollout (reward {float(rollout.raw_reward[t, n]):g})"
+        reward = float(rollout.raw_reward[t, n])
+        return f"non-finite final observation in env {n} at step {t} of the rollout (reward {reward:g})"
     return None

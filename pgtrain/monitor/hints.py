@@ -10,6 +10,7 @@ from pgtrain.monitor.monitor import RunInfo
 Numbers = Mapping[str, float | None]
 
 _WARM_UP = 20  # iterations before a critic can be blamed
+_IN_A_ROW = 10
 
 
 class Hints:
@@ -26,6 +27,7 @@ class Hints:
         self.first_entropy: float | None = None
         self.first_return: float | None = None
         self.best_return = -math.inf
+        self.critic_below_0 = 0  # iterations in a row; a single one is noise
         self.iterations = 0
         self.progress = 0.0
 
@@ -37,6 +39,8 @@ class Hints:
             _finite(metrics.get("policy/entropy")),
             _finite(metrics.get("episode/return_100")),
         )
+        explained = _finite(metrics.get("critic/explained_variance"))
+        self.critic_below_0 = self.critic_below_0 + 1 if explained is not None and explained < 0.0 else 0
         if self.first_entropy is None:
             self.first_entropy = entropy
         if self.first_return is None:
@@ -111,8 +115,8 @@ def _kl(hints: Hints, value: float, metrics: Numbers) -> str | None:
 
 
 def _explained_variance(hints: Hints, value: float, metrics: Numbers) -> str | None:
-    if value < 0.0 and hints.iterations > _WARM_UP:
-        return "below 0, the critic is worse than a constant guess: try another optim.lr.value"
+    if hints.critic_below_0 >= _IN_A_ROW and hints.iterations > _WARM_UP:
+        return "below 0 for long, the critic is worse than a constant guess: try another optim.lr.value"
     return None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,12 +34,12 @@ class RunInfo:
 
 
 class Sink:
-    """Where numbers and messages go. Every method may be left out; none may keep `metrics` or change it.
+    """Where numbers and messages go. Every method may be left out; none may change `metrics`.
 
     A metric is None where it does not apply and NaN or infinite where the run went wrong.
     """
 
-    every_iteration = False  # True: gets each iteration, whatever `log_every` is
+    live = False  # True: shows the run as it goes, gets numbers between the entries of the files too
 
     def start(self, info: RunInfo) -> None: ...
 
@@ -53,23 +55,45 @@ class Sink:
 class Monitor:
     """Passes what a run tells on to its sinks. A sink that fails is dropped with one message; training goes on.
 
-    With `log_every=k` the files get every k-th iteration, as it was, and the last one; the terminal sees all.
+    The files get every `log_every`-th iteration, or with None about `ENTRIES` in a run, however long it is: the log of
+    1e7 steps is no larger than that of 1e5. Live sinks get numbers as often as they can show them. In between, `wants`
+    says that nobody needs any, and the caller computes none: one entry in all sinks takes about 1 ms of processor time
+    (`python tests/monitor/cost.py`).
+
     `close` may be called at any time and again; as a context manager the monitor closes itself.
     """
 
-    def __init__(self, sinks: Iterable[Sink], log_every: int = 1) -> None:
-        if log_every < 1:
+    ENTRIES = 1000
+    LIVE_SECONDS = 0.2  # a live view draws at most this often
+
+    def __init__(self, sinks: Iterable[Sink], log_every: int | None = None) -> None:
+        if log_every is not None and log_every < 1:
             raise ValueError(f"log_every={log_every}: must be 1 or more.")
         self.sinks = list(sinks)
         self.log_every = log_every
-        self._calls = 0
-        self._pending: tuple[int, dict[str, float | None]] | None = None
+        self._spacing = 0.0  # steps between two entries
+        self._next_entry = 0.0
+        self._shown = -math.inf
+        self.recording = True  # whether the files get the next `log`
 
     def start(self, info: RunInfo) -> None:
         """Opens the sinks, then shows the run's notices."""
+        self._spacing = info.total_steps / self.ENTRIES
+        self._next_entry = float(info.start_step)
         self._each("start", info)
         for notice in info.notices:
             self.message(notice)
+
+    def wants(self, iteration: int, step: int, last: bool = False) -> bool:
+        """Whether anyone needs this iteration's numbers; asked once an iteration, before `log`."""
+        if self.log_every is not None:
+            self.recording = iteration % self.log_every == 0 or last
+        else:
+            self.recording = step >= self._next_entry or last
+        if self.recording:
+            self._next_entry = step + self._spacing
+        live = any(sink.live for sink in self.sinks)
+        return self.recording or (live and time.perf_counter() - self._shown >= self.LIVE_SECONDS)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """One iteration's numbers. `step`: env steps so far, over all envs.
@@ -82,12 +106,10 @@ class Monitor:
                 f"unknown metric {unknown}: explain it in pgtrain/monitor/dashboard.py METRICS first."
             )
         numbers = {tag: _number(value) for tag, value in metrics.items()}
-        due = self._calls % self.log_every == 0
-        self._calls += 1
-        self._pending = None if due else (step, numbers)
         for sink in list(self.sinks):
-            if due or sink.every_iteration:
+            if self.recording or sink.live:
                 self._call(sink, "log", step, numbers)
+        self._shown = time.perf_counter()
 
     def message(self, text: str, level: str = "info") -> None:
         """One line for people. `level`: info, warning or error."""
@@ -96,13 +118,7 @@ class Monitor:
         self._each("message", text, level)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The run is over: `summary` as in `summary.json`. Shows what is still held back and flushes."""
-        if self._pending is not None:
-            step, numbers = self._pending
-            self._pending = None
-            for sink in list(self.sinks):
-                if not sink.every_iteration:
-                    self._call(sink, "log", step, numbers)
+        """The run is over: `summary` as in `summary.json`. Flushes."""
         self._each("finish", summary)
 
     def close(self) -> None:

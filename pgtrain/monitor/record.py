@@ -54,7 +54,8 @@ def write_provenance(
     if state is not None:
         _write_json(run_dir / "git.json", state)
     if command is None:
-        command = [Path(sys.argv[0]).name, *sys.argv[1:]]
+        name = Path(sys.argv[0]).name
+        command = ["pgtrain" if name == "__main__.py" else name, *sys.argv[1:]]  # `python -m pgtrain`
     text = command if isinstance(command, str) else shlex.join(command)
     _write_json(run_dir / "versions.json", {"command": text, **versions()})
 

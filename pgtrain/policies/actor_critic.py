@@ -28,11 +28,12 @@ class Evaluation(NamedTuple):
 class ActorCritic(nn.Module):
     """π(a|o) and, where an estimator needs it, V(o).
 
-    `prepare` standardises raw observations into the networks' inputs; a rollout stores these inputs, and the statistics
-    move only between iterations (`observe`), so that acting and the update see exactly the same numbers.
+    `prepare` standardises raw observations into the networks' inputs; a rollout stores these inputs, and the
+    statistics move only between iterations (`observe`), so that acting and the update see exactly the same numbers.
     """
 
     log_std: nn.Parameter | None
+    squashed: Tensor  # [A] bool, Gaussian only: the mean of this dimension goes through tanh
 
     def __init__(
         self,
@@ -70,14 +71,14 @@ class ActorCritic(nn.Module):
     def params(self, head: Tensor) -> Tensor:
         """Actor output [..., A or K] → distribution parameters [..., P].
 
-        Gaussian: μ = tanh(head) where the box is bounded on both sides (or head itself for mean="identity"), and log σ from a
-        free parameter held within [log_std_min, log_std_max]; gSDE: from the features that follow the head, too.
+        Gaussian: μ = tanh(head) where the box is bounded on both sides (or head itself for mean="identity"), and log σ
+        from a free parameter held within [log_std_min, log_std_max]; gSDE: from the features after the head, too.
         """
         if self.log_std is None:
             return head
         assert isinstance(self.distribution, DiagonalGaussian)
         mean, features = head[..., : self.distribution.dim], head[..., self.distribution.dim :]
-        mean = torch.where(self.squashed, torch.tanh(mean), mean)  # pyright: ignore
+        mean = torch.where(self.squashed, torch.tanh(mean), mean)
         return self.distribution.join(mean, self.clamped_log_std(), features)
 
     def clamped_log_std(self) -> Tensor:
@@ -117,13 +118,13 @@ class ActorCritic(nn.Module):
         return value * std + shift
 
     def value_scale(self) -> tuple[Tensor, Tensor]:
-        """Mean and std that the critic's output is standardised by, float32 0-d; (0, 1) until two targets were seen."""
+        """Mean and std of the value targets, float32 0-d; (0, 1) until two targets were seen."""
         assert self.value_moments is not None
         frozen = self.value_moments.frozen()
         return frozen.shift[0].float(), frozen.scale[0].reciprocal().float()
 
     def value_loss_weight(self) -> Tensor | float:
-        """1/σ²: the critic's squared error in standardised units, so that one learning rate serves every scale of reward."""
+        """1/σ²: the critic's squared error in standardised units, so that one learning rate serves all rewards."""
         return 1.0 if self.value_moments is None else self.value_scale()[1] ** -2
 
     def standardize_value(self, value: Tensor) -> Tensor:
@@ -135,7 +136,7 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def observe_targets(self, target: Tensor, weight: Tensor | None = None) -> None:
-        """Merges value targets [...] into their statistics and rescales the critic's last layer so that V stays the same.
+        """Merges value targets [...] into their statistics; rescales the critic's last layer so that V stays the same.
 
         w ← w σ/σ',  b ← (b σ + μ − μ')/σ'.  Source: van Hasselt et al. 2016 (Pop-Art), eq. 5.
         """
@@ -150,7 +151,7 @@ class ActorCritic(nn.Module):
         last.bias.copy_((last.bias * std + shift - new_shift) / new_std)
 
     def observe(self, obs: Tensor, weight: Tensor | None = None) -> None:
-        """Merges the raw observations [..., D] that were acted on into the normaliser (rows of weight 0 are left out)."""
+        """Merges the raw observations [..., D] that were acted on into the normaliser (not those of weight 0)."""
         if self.normalizer is not None:
             flat = obs.reshape(-1, obs.shape[-1])
             self.normalizer.update(flat, None if weight is None else weight.reshape(-1))
@@ -166,7 +167,7 @@ class ActorCritic(nn.Module):
 
 
 class Actor(Protocol):
-    """Acts in a host env (NumPy observations and actions); what it returns beside the env's action is of its own kind."""
+    """Acts in a host env (NumPy in, NumPy out); what it returns beside the env's action is of its own kind."""
 
     def refresh(self) -> None:
         """Takes over the policy's normaliser statistics and starts its noise anew; called once before each rollout."""
@@ -200,7 +201,7 @@ class NumpyActor:
         self.rng = np.random.default_rng(seed)
         self.distribution = policy.distribution
         self.log_std = None if policy.log_std is None else policy.log_std.detach().numpy()
-        self.squashed = None if policy.log_std is None else policy.squashed.numpy()  # pyright: ignore
+        self.squashed = np.zeros(0, bool) if policy.log_std is None else policy.squashed.numpy()
         self.exploration = _exploration(
             policy,
             lambda params: self.distribution.sample_numpy(params, self.rng),
@@ -216,7 +217,8 @@ class NumpyActor:
             frozen = moments.frozen()
             self.standardizer = frozen.shift.numpy(), frozen.scale.numpy(), float(frozen.limit)
         if self.log_std is not None:
-            self.spread = policy.distribution.spread_numpy(self.log_std.clip(policy.log_std_min, policy.log_std_max))  # pyright: ignore
+            clamped = self.log_std.clip(policy.log_std_min, policy.log_std_max)
+            self.spread = policy.distribution.spread_numpy(clamped)  # pyright: ignore[reportAttributeAccessIssue]
         self.exploration.restart()
 
     def _prepare(self, obs: np.ndarray) -> np.ndarray:
@@ -227,14 +229,16 @@ class NumpyActor:
         x *= scale
         return np.clip(x, -limit, limit, out=x).astype(np.float32)
 
-    def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def act(
+        self, obs: np.ndarray, greedy: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         inputs = self._prepare(obs)
         params = head = self.forward(inputs)
         d = self.distribution
         if self.log_std is not None:
             mean = head[..., : d.head_dim]
-            mean = np.where(self.squashed, np.tanh(mean), mean)  # pyright: ignore
-            params = d.join_numpy(mean, self.spread, head[..., d.head_dim :])  # pyright: ignore
+            mean = np.where(self.squashed, np.tanh(mean), mean)
+            params = d.join_numpy(mean, self.spread, head[..., d.head_dim :])  # pyright: ignore[reportAttributeAccessIssue]
         action = d.mode(params) if greedy else self.exploration(params, head)
         return d.to_env(action), action, params, inputs
 

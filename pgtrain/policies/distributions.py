@@ -1,8 +1,9 @@
 """Action distributions as pure functions of their parameters.
 
-A distribution is described by one tensor `params` [..., P] that a rollout can store, so that log-probabilities, entropies and
-exact KLs are computed for a whole [T, N] window at once and acting needs no distribution objects. `action` is always
-the policy's own variable (what was sampled); `to_env` turns it into what the env gets, a member of its space.
+A distribution is described by one tensor `params` [..., P] that a rollout can store, so that log-probabilities,
+entropies and exact KLs are computed for a whole [T, N] window at once and acting needs no distribution objects.
+`action` is always the policy's own variable (what was sampled); `to_env` turns it into what the env gets, a member of
+its space.
 
 Dimension legend: A = action dimensions, K = number of choices, P = size of `params`, ... = any leading dimensions.
 """

@@ -175,7 +175,11 @@ def test_workers_end_with_their_parent(tmp_path: Path, how: str) -> None:
     if how == "the parent is killed":
         run.kill()
     else:
-        os.killpg(run.pid, signal.SIGINT)  # every process of the terminal gets it
+        for pid in workers:  # every process of the terminal gets it; the workers leave it to their parent
+            os.kill(int(pid), signal.SIGINT)
+        time.sleep(0.3)
+        assert all(Path(f"/proc/{pid}").exists() for pid in workers) and run.poll() is None
+        os.killpg(run.pid, signal.SIGINT)
     errors = run.stderr.read()
     run.wait(20)
     end = time.monotonic() + 10

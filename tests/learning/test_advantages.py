@@ -113,7 +113,10 @@ def test_termination_wins_over_a_time_limit() -> None:
 def test_the_windows_end_is_no_end_of_the_episode() -> None:
     r = make_rollout(column(1, 1), value=column(5, 5), next_value=column(5, 10))
     assert GAE(1.0, 1.0)(r).advantage[:, 0].tolist() == pytest.approx([7, 6])
-    assert MonteCarlo(1.0, truncation_bootstrap="value", baseline="value")(r).advantage[:, 0].tolist() == [7, 6]
+    assert MonteCarlo(1.0, truncation_bootstrap="value", baseline="value")(r).advantage[:, 0].tolist() == [
+        7,
+        6,
+    ]
 
 
 def test_reset_rows_of_a_next_step_stream() -> None:
@@ -196,7 +199,11 @@ def test_monte_carlo_with_each_baseline(seed: int, form: str, baseline: str, sco
         if baseline == "value":
             return float(r.value[row])
         others = [rows for f, rows in enumerate(episodes) if baseline == "mean" or f != e]
-        rows = [rows[k] for rows in others if len(rows) > k] if scope == "step" else [x for o in others for x in o]
+        rows = (
+            [rows[k] for rows in others if len(rows) > k]
+            if scope == "step"
+            else [x for o in others for x in o]
+        )
         return sum(returns[x] for x in rows) / len(rows) if rows else 0.0
 
     out = MonteCarlo(GAMMA, form=form, baseline=baseline, scope=scope)(r)
@@ -207,7 +214,7 @@ def test_monte_carlo_with_each_baseline(seed: int, form: str, baseline: str, sco
 
 
 def test_truncation_bootstraps_of_a_window() -> None:
-    """Column 0 is cut at row 1 and by the window's end, column 1 terminates at row 2 (its limit hits at the same time)."""
+    """Column 0 is cut at row 1 and by the window's end, column 1 terminates at row 2, with its limit."""
     r = make_rollout(
         [[1, 2], [3, 4], [5, 6], [7, 8]],
         terminated=[[0, 0], [0, 0], [0, 1], [0, 0]],
@@ -218,7 +225,12 @@ def test_truncation_bootstraps_of_a_window() -> None:
     g = 0.5
     none = [[1 + g * 3, 2 + g * (4 + g * 6)], [3, 4 + g * 6], [5 + g * 7, 6], [7, 8]]
     assert MonteCarlo(g)(r).value_target.tolist() == none
-    value = [[1 + g * (3 + g * 10), 2 + g * (4 + g * 6)], [3 + g * 10, 7], [5 + g * (7 + g * 20), 6], [17, 23]]
+    value = [
+        [1 + g * (3 + g * 10), 2 + g * (4 + g * 6)],
+        [3 + g * 10, 7],
+        [5 + g * (7 + g * 20), 6],
+        [17, 23],
+    ]
     assert MonteCarlo(g, truncation_bootstrap="value")(r).value_target.tolist() == value
     m = float(np.mean(none))
     expected = [
@@ -235,7 +247,10 @@ def test_truncation_bootstraps_of_a_window() -> None:
 def test_rows_without_weight_are_neither_bootstrapped_nor_averaged(bootstrap: str) -> None:
     """The window ends in a reset row; its next_value and reward are junk."""
     full = make_rollout(
-        [[1.0], [2.0], [99.0]], terminated=column(0, 1, 0), next_value=column(7, 7, 1000), weight=column(1, 1, 0)
+        [[1.0], [2.0], [99.0]],
+        terminated=column(0, 1, 0),
+        next_value=column(7, 7, 1000),
+        weight=column(1, 1, 0),
     )
     got = MonteCarlo(0.5, truncation_bootstrap=bootstrap)(full).value_target
     assert got[:2, 0].tolist() == [2.0, 2.0]

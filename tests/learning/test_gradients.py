@@ -14,6 +14,7 @@ from pgtrain.learning.batch import Batch, Coefficients, flatten
 from pgtrain.learning.gradients import Backprop
 from pgtrain.learning.losses import PolicyGradient, SquaredError
 from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Rollout
 from tests.support import box, make_policy, make_rollout
@@ -67,7 +68,9 @@ def test_flatten_keeps_real_transitions_in_order() -> None:
     assert len(batch.weight) == 12 == r.num_steps
     assert torch.equal(batch.inputs, r.inputs[used]) and torch.equal(batch.action, r.action[used])
     assert torch.equal(batch.params, r.params[used]) and torch.equal(batch.log_prob, r.log_prob[used])
-    assert torch.equal(batch.advantage, r.advantage[used]) and torch.equal(batch.value_target, r.value_target[used])
+    assert torch.equal(batch.advantage, r.advantage[used]) and torch.equal(
+        batch.value_target, r.value_target[used]
+    )
     assert (batch.weight == 1).all() and (batch.discount == 1).all()
     assert batch.episodes == 3.0
 
@@ -98,7 +101,9 @@ def test_windows_have_no_episode_count() -> None:
 # --------------------------------------------------------------------------------------------------- gradient
 
 
-def by_hand(policy: ActorCritic, batch: Batch, *, divisor: float, value_coef: float, entropy_coef: float) -> Any:
+def by_hand(
+    policy: ActorCritic, batch: Batch, *, divisor: float, value_coef: float, entropy_coef: float
+) -> Any:
     """Gradient of −Σ γᵗ A log π / divisor + value_coef · ½ mean (V − target)² − entropy_coef · mean H, with
     torch.distributions, by parameter name."""
     twin = copy.deepcopy(policy)
@@ -122,7 +127,9 @@ def by_hand(policy: ActorCritic, batch: Batch, *, divisor: float, value_coef: fl
 @pytest.mark.parametrize("share", [0, 1, 2])
 @pytest.mark.parametrize("mean_over", ["steps", "episodes"])
 @pytest.mark.parametrize("gamma", [None, 0.8])
-def test_gradient_equals_autograd_by_hand(space: str, share: int, mean_over: str, gamma: float | None) -> None:
+def test_gradient_equals_autograd_by_hand(
+    space: str, share: int, mean_over: str, gamma: float | None
+) -> None:
     policy = make_policy(3, SPACES[space], share=share, gain=0.5)
     weight = np.ones((5, 3))
     weight[3:, 1] = 0
@@ -155,7 +162,9 @@ def test_normalised_advantages() -> None:
     batch = flatten(experience(policy), None)
     a = batch.advantage
     standard = (a - a.mean()) / (a.std(correction=1) + 1e-8)
-    expected, _ = by_hand(policy, batch._replace(advantage=standard), divisor=15.0, value_coef=0.5, entropy_coef=0)
+    expected, _ = by_hand(
+        policy, batch._replace(advantage=standard), divisor=15.0, value_coef=0.5, entropy_coef=0
+    )
     back = source(policy, normalize_advantage=True)
     back(batch, Coefficients(0.0, 0.0))
     torch.testing.assert_close(back.flat.grad, expected, rtol=1e-4, atol=1e-6)
@@ -222,3 +231,22 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
     for wrong in ({"advantage": batch.advantage[:, None]}, {"value_target": batch.value_target[:, None]}):
         with pytest.raises(ValueError, match="shapes differ"):
             source(policy)(batch._replace(**wrong), Coefficients(0.0, 0.0))
+
+
+def test_the_critics_gradient_does_not_depend_on_the_scale_of_reward() -> None:
+    """With standardised targets, 1000-fold targets and values give the same step; the loss shown keeps its units."""
+    steps, losses = [], []
+    for scale in (1.0, 1000.0):
+        policy = make_policy(value_moments=RunningMoments(1, clip=float("inf"), eps=1e-12))
+        moments = torch.tensor([[-2.0], [3.0], [0.5]]) * scale
+        policy.value_moments.update(moments)
+        batch = flatten(experience(policy), None)
+        batch = batch._replace(value_target=batch.value_target * scale)
+        back = source(policy, value_coef=0.7)
+        losses.append(float(back(batch, Coefficients(0.0, 0.01))["loss/critic"]))
+        steps.append(back.flat.grad.clone())
+        with torch.no_grad():
+            error = policy.value(batch.inputs) - batch.value_target
+        assert losses[-1] == pytest.approx(0.5 * float(error.square().mean()), rel=1e-5)
+    torch.testing.assert_close(steps[0], steps[1], rtol=1e-4, atol=1e-6)
+    assert losses[1] == pytest.approx(1e6 * losses[0], rel=1e-4)

@@ -85,10 +85,10 @@ def test_measured_kl_is_that_of_the_stored_policy_to_todays(space: str) -> None:
     new = policy.evaluate(batch.inputs, batch.action)
     if space == "discrete":
         p, q = (torch.distributions.Categorical(logits=x) for x in (batch.params, new.params))
-        expected = torch.distributions.kl_divergence(p, q).mean()
+        expected = torch.distributions.kl_divergence(p, q).mean().detach()
     else:
         p, q = (torch.distributions.Normal(x[:, :2], x[:, 2:].exp()) for x in (batch.params, new.params))
-        expected = torch.distributions.kl_divergence(p, q).sum(-1).mean()
+        expected = torch.distributions.kl_divergence(p, q).sum(-1).mean().detach()
     assert float(measure_kl(policy, batch)) == pytest.approx(float(expected), rel=1e-4)
     ratio = (new.log_prob - batch.log_prob).detach().double().exp()
     k3 = (ratio - 1 - ratio.log()).mean()

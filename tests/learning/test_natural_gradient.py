@@ -207,6 +207,12 @@ def test_refused_steps_leave_the_policy_and_let_the_critic_learn(
     assert not torch.equal(u.flat.data[u.size :], before[u.size :])
     assert float(result.stats["update/line_search_failed"]) == 1
     assert float(result.stats["update/line_search_trials"]) == 10 and result.ok.all()
+    assert (
+        float(u(batch, NOTHING).stats["update/line_search_failed"]) == 2
+    )  # counted on, also by a resumed run
+    other = update(policy, critic_epochs=2)
+    other.load_state_dict(u.state_dict())
+    assert other.failed == 2
 
 
 @pytest.mark.parametrize("space", SPACES)

@@ -145,7 +145,9 @@ def test_kl_estimates_the_kl_of_old_to_new() -> None:
 
 def test_kl_k3_at_small_and_large_ratios() -> None:
     for tiny in (1e-6, 3e-6, 7e-7):  # exp(x) − 1 − x gives 0 in float32, and three digits in float64
-        assert float(approx_kl_k3(torch.tensor([tiny, -tiny]))) == pytest.approx(tiny**2 / 2, rel=1e-6, abs=0.0)
+        assert float(approx_kl_k3(torch.tensor([tiny, -tiny]))) == pytest.approx(
+            tiny**2 / 2, rel=1e-6, abs=0.0
+        )
     assert float(approx_kl_k3(torch.tensor([100.0]))) == pytest.approx(
         math.exp(100), rel=1e-6
     )  # inf in float32

@@ -45,7 +45,9 @@ def a2c(policy: ActorCritic, flat: FlatParameters, *, normalize_advantage: bool)
 class FakeSource:
     """Keeps the rows it is given; its gradients and losses are written down."""
 
-    def __init__(self, flat: FlatParameters, gradients: list[Any] | None = None, losses: list[float] | None = None):
+    def __init__(
+        self, flat: FlatParameters, gradients: list[Any] | None = None, losses: list[float] | None = None
+    ):
         self.flat, self.gradients, self.losses = flat, gradients, losses
         self.seen: list[list[int]] = []
         self.coefficients: list[float] = []
@@ -69,7 +71,8 @@ def update(source: Any = None, flat: FlatParameters | None = None, **settings: A
 
 
 @pytest.mark.parametrize(
-    ("count", "size", "parts"), [(10, 4, [4, 3, 3]), (9, 4, [3, 3, 3]), (8, 4, [4, 4]), (5, None, [5]), (1, 1, [1])]
+    ("count", "size", "parts"),
+    [(10, 4, [4, 3, 3]), (9, 4, [3, 3, 3]), (8, 4, [4, 4]), (5, None, [5]), (1, 1, [1])],
 )
 def test_each_row_is_used_once_in_parts_of_even_size(count: int, size: int | None, parts: list[int]) -> None:
     indices = minibatch_indices(count, size, CPU, generator())
@@ -89,7 +92,7 @@ def test_every_epoch_has_a_new_permutation() -> None:
     u(rows(20), Coefficients(0.0, 0.0))
     seen = u.source.seen
     assert len(seen) == 9
-    epochs = [sum(seen[3 * e : 3 * e + 3], []) for e in range(3)]
+    epochs = [[row for part in seen[3 * e : 3 * e + 3] for row in part] for e in range(3)]
     assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3 and list(range(20)) not in epochs
     again = update(epochs=3, minibatch_size=7)
@@ -159,7 +162,8 @@ def test_limit_equals_torchs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad_gradient", "bad_loss"), [(torch.nan, 1.0), (torch.inf, 1.0), (1.0, torch.nan), (1.0, torch.inf), (3e38, 1.0)]
+    ("bad_gradient", "bad_loss"),
+    [(torch.nan, 1.0), (torch.inf, 1.0), (1.0, torch.nan), (1.0, torch.inf), (3e38, 1.0)],
 )
 def test_a_non_finite_update_is_skipped_and_counted(bad_gradient: float, bad_loss: float) -> None:
     """3e38 is finite and its square is not: skipped as well, with the parameters whole."""
@@ -179,7 +183,9 @@ def test_a_non_finite_update_is_skipped_and_counted(bad_gradient: float, bad_los
     assert {k: float(v) for k, v in result.stats.items()} == pytest.approx(
         {k: float(v) for k, v in expected.stats.items()} | {"update/epochs": 3.0}
     )
-    assert float(result.stats["loss/actor"]) == pytest.approx(20.0)  # mean of 10 and 30, without the skipped one
+    assert float(result.stats["loss/actor"]) == pytest.approx(
+        20.0
+    )  # mean of 10 and 30, without the skipped one
 
 
 def test_all_skipped_tells_nan_and_moves_nothing() -> None:

@@ -53,6 +53,8 @@ def test_one_bad_number(tag: str, value: float, words: str) -> None:
 def test_a_negative_explained_variance_is_bad_after_the_first_iterations() -> None:
     bad = healthy(critic__explained_variance=-0.5)
     assert "critic/explained_variance" not in hints_after(*[bad] * 20)
+    dip = [bad] * 25 + [healthy(), bad]
+    assert "critic/explained_variance" not in hints_after(*dip)
     assert "worse than a constant" in hints_after(*[bad] * 21)["critic/explained_variance"]
     unknown = hints_after(*[healthy(critic__explained_variance=NAN)] * 30)  # Var(R) = 0: nothing to explain
     assert "critic/explained_variance" not in unknown

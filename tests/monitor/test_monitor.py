@@ -15,8 +15,8 @@ from tests.monitor.run_for_tests import SUMMARY, healthy, run_info
 
 
 class Recorder(Sink):
-    def __init__(self, every_iteration: bool = False) -> None:
-        self.every_iteration = every_iteration
+    def __init__(self, live: bool = False) -> None:
+        self.live = live
         self.calls: list[tuple[Any, ...]] = []
         self.closed = 0
 
@@ -128,17 +128,54 @@ def test_an_interrupt_is_not_swallowed() -> None:
         Monitor([Interrupted()]).log(1, healthy())
 
 
-def test_log_every_thins_the_files_but_keeps_the_last(tmp_path: Path) -> None:
-    files, screen = Recorder(), Recorder(every_iteration=True)
+def run(monitor: Monitor, iterations: int, size: int = 1) -> None:
+    for i in range(1, iterations + 1):
+        if monitor.wants(i, i * size, last=i == iterations):
+            monitor.log(i * size, healthy())
+
+
+def test_log_every_thins_the_files_but_keeps_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Monitor, "LIVE_SECONDS", 0.0)
+    files, screen = Recorder(), Recorder(live=True)
     monitor = Monitor([files, screen], log_every=3)
     monitor.start(run_info(tmp_path))
-    for step in range(1, 9):
-        monitor.log(step, healthy())
-    monitor.finish(SUMMARY)
-    assert files.steps() == [1, 4, 7, 8]
+    run(monitor, 8)
+    assert files.steps() == [3, 6, 8]
     assert screen.steps() == [1, 2, 3, 4, 5, 6, 7, 8]
     with pytest.raises(ValueError, match="log_every=0"):
         Monitor([], log_every=0)
+
+
+@pytest.mark.parametrize(("total", "size"), [(100_000, 10), (100_000, 64), (50_000, 5000)])
+def test_a_log_holds_a_thousand_entries_at_most_and_the_first_and_last(
+    tmp_path: Path, total: int, size: int
+) -> None:
+    files = Recorder()
+    monitor = Monitor([files])
+    info = run_info(tmp_path)
+    info.total_steps = total
+    monitor.start(info)
+    run(monitor, total // size, size)
+    steps = files.steps()
+    assert steps[0] == size and steps[-1] == total // size * size
+    spacing = max(size, math.ceil(total / 1000 / size) * size)
+    assert set(np.diff(steps[:-1])) <= {spacing}
+    assert len(steps) <= 1001
+
+
+def test_without_a_live_sink_nobody_wants_numbers_between_entries(tmp_path: Path) -> None:
+    info = run_info(tmp_path)
+    info.total_steps = 1_000_000
+    for sinks, wanted in (([Recorder()], False), ([Recorder(), Recorder(live=True)], True)):
+        monitor = Monitor(sinks)
+        monitor.start(info)
+        assert monitor.wants(1, 8)
+        assert monitor.wants(2, 16) is wanted
+        monitor.log(16, healthy())
+        assert sinks[0].steps() == []
+        assert not monitor.wants(3, 24)  # the live sink has just got some
 
 
 def test_unknown_level() -> None:

@@ -34,7 +34,7 @@ def write_run(
     run_dir: Path, numbers: dict[str, Any] | None = None, summary: Any = SUMMARY, **changes: Any
 ) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
-    monitor = Monitor([TensorBoardSink(run_dir)])
+    monitor = Monitor([TensorBoardSink(run_dir, interval=0.0)])
     monitor.start(run_info(run_dir, **changes))
     for step in (1000, 2000, 3000):
         monitor.log(step, numbers or healthy(episode__return=step / 10, evaluation__return=None))
@@ -70,6 +70,24 @@ def test_scalars_come_back(tmp_path: Path) -> None:
     final = {"Final/evaluation_return", "Final/return_100", "Final/steps_per_second"}
     assert set(events.Tags()["scalars"]) == present | final
     assert events.Scalars("Final/return_100")[0].value == 473.5
+
+
+def test_fast_iterations_share_a_point_and_lose_no_evaluation(tmp_path: Path) -> None:
+    monitor = Monitor([TensorBoardSink(tmp_path, interval=60.0)])
+    monitor.start(run_info(tmp_path))
+    for i in range(1, 11):
+        numbers = healthy(episode__return=float(i) if i != 10 else None, evaluation__return=None)
+        monitor.log(100 * i, numbers | ({"evaluation/return": 7.0} if i == 5 else {}))
+    monitor.finish({**SUMMARY, "steps": 1000, "eval_return_mean": None})
+    monitor.close()
+    events = read(tmp_path)
+    points = [(event.step, event.value) for event in events.Scalars("episode/return")]
+    assert points == [
+        (100, 1.0),
+        (500, 5.0),
+        (1000, 9.0),
+    ]  # the first, the evaluation's, the last; newest numbers
+    assert [(e.step, e.value) for e in events.Scalars("evaluation/return")] == [(500, 7.0)]
 
 
 def test_nan_and_none_are_left_out(tmp_path: Path) -> None:

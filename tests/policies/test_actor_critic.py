@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from pgtrain.learning.optimizers import Adam
 from pgtrain.policies.actor_critic import NUMPY_ROWS, NumpyActor, TorchActor
+from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from tests.envs_for_tests import AsymBox, HalfBoundedBox
 from tests.support import box, make_policy
@@ -192,3 +193,61 @@ def test_a_policy_without_critic() -> None:
     policy = make_policy(critic=False)
     assert not policy.has_critic and make_policy().has_critic
     assert policy.evaluate(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)).value is None
+
+
+# ------------------------------------------------------------------------------- standardised value targets
+
+
+def pop_art(**settings: Any) -> Any:
+    return make_policy(3, value_moments=RunningMoments(1, clip=math.inf, eps=1e-4), **settings)
+
+
+def test_new_target_statistics_leave_the_values_as_they_are() -> None:
+    """Far targets come in twice; what the critic says of any input stays, and so does the actor."""
+    policy = pop_art(share=1)
+    inputs = torch.randn(20, 3)
+    with torch.no_grad():
+        head, value = policy(inputs)
+        for target in (500 + 30 * torch.randn(4, 5), -200 + 300 * torch.randn(4, 5)):
+            policy.observe_targets(target)
+            after_head, after = policy(inputs)
+            torch.testing.assert_close(after, value, rtol=1e-4, atol=2e-3)
+            torch.testing.assert_close(policy.value(inputs), after)
+            assert torch.equal(after_head, head)
+    assert float(policy.value_moments.count) == 40
+
+
+def test_the_critics_output_is_standardised_by_the_targets() -> None:
+    policy = pop_art()
+    target = 7 + 3 * torch.randn(6, 5, dtype=torch.float64)
+    weight = torch.ones(6, 5)
+    weight[2:, 1] = 0
+    policy.observe_targets(target, weight)
+    used = target[weight > 0]
+    std = math.sqrt(float(used.var(correction=0)) + 1e-4)
+    inputs = torch.randn(9, 3)
+    with torch.no_grad():
+        expected = policy.network.value(inputs) * std + float(used.mean())
+        torch.testing.assert_close(policy.value(inputs), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(policy(inputs)[1], expected, rtol=1e-5, atol=1e-5)
+    assert float(policy.value_loss_weight()) == pytest.approx(1 / std**2, rel=1e-5)
+    assert make_policy().value_loss_weight() == 1.0
+
+
+def test_target_statistics_do_not_cut_the_flat_views_and_travel_with_the_state_dict() -> None:
+    policy, other = pop_art(), pop_art(seed=1)
+    flat = FlatParameters(policy)
+    policy.observe_targets(100 * torch.randn(50))
+    assert torch.equal(torch.cat([p.detach().flatten() for p in policy.parameters()]), flat.data)
+    other.load_state_dict(policy.state_dict())
+    inputs = torch.randn(4, 3)
+    assert torch.equal(other.value(inputs), policy.value(inputs))
+
+
+def test_targets_that_are_not_finite_change_nothing() -> None:
+    policy = pop_art()
+    before = {name: x.clone() for name, x in policy.state_dict().items()}
+    policy.observe_targets(torch.full((4, 2), math.nan))
+    assert all(torch.equal(x, before[name]) for name, x in policy.state_dict().items())
+    policy.observe_targets(torch.tensor([1.0, math.nan, 3.0, math.inf]))
+    assert float(policy.value_moments.mean) == 2.0 and float(policy.value_moments.count) == 2

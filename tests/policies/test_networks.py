@@ -79,7 +79,7 @@ def test_gradients_reach_what_is_shared_and_nothing_else(share: int) -> None:
     names = {name for name, _ in net.named_parameters()}
     assert from_actor == {n for n in names if not n.startswith("critic")}
     assert from_critic == {n for n in names if not n.startswith("actor")}
-    assert {n for n in from_actor & from_critic} == {n for n in names if n.startswith("trunk")}
+    assert from_actor & from_critic == {n for n in names if n.startswith("trunk")}
     assert len(from_actor & from_critic) == 2 * share  # weight and bias of each shared layer
 
 

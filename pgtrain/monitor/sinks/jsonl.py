@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pgtrain.monitor.monitor import RunInfo, Sink
+from pgtrain.monitor.record import json_ready
 
 _encode = json.JSONEncoder(allow_nan=False).encode  # made once: `json.dumps` with options makes one a call
 
@@ -16,8 +17,8 @@ _encode = json.JSONEncoder(allow_nan=False).encode  # made once: `json.dumps` wi
 class JsonlSink(Sink):
     """Writes `step`, `elapsed` (seconds since the start) and the metrics under their tags.
 
-    Every line is strict JSON: a number that is NaN, infinite or does not apply is null. A line is on disk as soon
-    as it is logged, so that a killed run keeps its curve. A resumed run appends.
+    Every line is strict JSON: a number that is NaN, infinite or does not apply is null. A line leaves the
+    process as soon as it is logged, so that a killed run keeps its curve. A resumed run appends.
     """
 
     def __init__(self, run_dir: str | Path) -> None:
@@ -34,14 +35,16 @@ class JsonlSink(Sink):
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         if self._file is None:
             raise RuntimeError("log() before start()")
-        row: dict[str, float | None] = {
+        row: dict[str, Any] = {
             "step": step,
             "elapsed": round(time.perf_counter() - self._started, 3),
+            **metrics,
         }
-        row.update(
-            (tag, value if value is None or math.isfinite(value) else None) for tag, value in metrics.items()
-        )
-        self._file.write(_encode(row) + "\n")
+        try:
+            line = _encode(row)
+        except ValueError:  # a NaN or infinity: rare, so that looking for them each time would cost more
+            line = _encode(json_ready(row))
+        self._file.write(line + "\n")
         self._file.flush()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The live view: progress, the returns' curve, the key numbers with what is wrong about them; drawn with rich.
 
 It is drawn from inside `log` alone (no thread), at most 4 times a second, and less often where drawing is slow: the
-time until the next drawing is at least 200 times what the last one took, so that it costs 0.5 % at most.
+time until the next drawing is at least 100 times what the last one took, so that it costs 1 % at most.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgtrain.monitor.sinks.text import History, bars, duration, number, resample
 
 MAX_WIDTH = 100
 REFRESH_SECONDS = 0.25
-COST_SHARE = 0.005
+COST_SHARE = 0.01
 HINT_SECONDS = 4.0
 MAX_HINTS = 3
 _LEVEL_STYLE = {"info": "dim", "warning": "yellow", "error": "bold red"}
@@ -39,7 +39,7 @@ _ALWAYS = ("episode/return_100", "episode/length")  # shown as '-' until the fir
 class LiveSink(Sink):
     """Redraws a block at the bottom of the terminal; messages and anything printed go above it and stay."""
 
-    every_iteration = True
+    live = True
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=False)
@@ -47,6 +47,7 @@ class LiveSink(Sink):
         self._live: Live | None = None
         self._messages: deque[Text] = deque(maxlen=6)
         self._next_draw = 0.0
+        self._last_cost = 0.0
         self._dirty = False
 
     def start(self, info: RunInfo) -> None:
@@ -64,7 +65,9 @@ class LiveSink(Sink):
         if now >= self._next_draw:
             self._draw()
             done = time.perf_counter()
-            self._next_draw = done + max(REFRESH_SECONDS, (done - now) / COST_SHARE)
+            # the cheaper of two: the first drawing loads modules, any may be held up by another program
+            cost, self._last_cost = min(done - now, self._last_cost), done - now
+            self._next_draw = done + max(REFRESH_SECONDS, cost / COST_SHARE)
 
     def message(self, text: str, level: str) -> None:
         prefix = "" if level == "info" else f"{level}: "
@@ -73,7 +76,9 @@ class LiveSink(Sink):
         self.console.print(line)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        if self._dirty:
+        recent = self.view.recent
+        self.view.recent = {tag: seen for tag, seen in recent.items() if tag in self.view.found}
+        if self._dirty or self.view.recent != recent:
             self._draw()
 
     def close(self) -> None:
@@ -115,22 +120,22 @@ class View:
         self.step, self.elapsed, self.rate, self.left = info.start_step, 0.0, 0.0, None
         self.metrics: Mapping[str, float | None] = {}
         self.last: dict[str, float] = {}  # newest value of a number that not every iteration has
-        self.found: dict[str, str] = {}  # hints by tag
-        self._seen: dict[str, float] = {}  # when a hint last had a cause
+        self.found: dict[str, str] = {}  # this iteration's hints by tag
+        self.recent: dict[str, tuple[float, str, str]] = {}  # hints by tag: when, the number then, the hint
 
     def update(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        self.step, self.metrics = step, dict(metrics)
-        self.last.update((tag, value) for tag, value in metrics.items() if value is not None)
-        self._remember(self.hints.update(step, metrics))
+        self.step, self.metrics = step, metrics
+        self.last.update({tag: value for tag, value in metrics.items() if value is not None})
+        self.found = self.hints.update(step, metrics)
+        self._remember()
         self.history.add(metrics.get("episode/return"))
         self.elapsed, self.rate, self.left = self.pace.update(step, metrics.get("time/steps_per_second"))
 
-    def _remember(self, found: dict[str, str]) -> None:
-        """A hint stays for some seconds after its last cause, so that it can be read."""
+    def _remember(self) -> None:
+        """A hint stays for some seconds after its last cause, with the number that was bad, so that it can be read."""
         now = time.perf_counter()
-        self._seen.update((tag, now) for tag in found)
-        kept = {tag: text for tag, text in self.found.items() if now - self._seen[tag] < HINT_SECONDS}
-        self.found = {**kept, **found}
+        kept = {tag: seen for tag, seen in self.recent.items() if now - seen[0] < HINT_SECONDS}
+        self.recent = {**kept, **{tag: (now, self._value(tag), text) for tag, text in self.found.items()}}
 
     def lines(self, width: int, height: int) -> list[Text]:
         """The picture, no line longer than `width`, at most `height` - 1 lines; the least important goes first."""
@@ -245,8 +250,8 @@ class View:
 
     def _hint_lines(self, width: int) -> list[Text]:
         lines = []
-        for tag, text in list(self.found.items())[:MAX_HINTS]:
-            head = f"{BY_TAG[tag].name} {self._value(tag)}: "
+        for tag, (_, value, text) in list(self.recent.items())[:MAX_HINTS]:
+            head = f"{BY_TAG[tag].name} {value}: "
             parts = textwrap.wrap(head + text, max(8, width - 2), max_lines=2, placeholder="…")
             for i, part in enumerate(parts):
                 line = Text("! " if i == 0 else "  ", style="bold yellow")

@@ -84,12 +84,12 @@ class PlainSink(Sink):
     A hint about a bad number is printed when it first appears.
     """
 
-    every_iteration = True
+    live = True
 
     def __init__(self, notice: str | None = None, interval: float = 2.0) -> None:
         self.notice, self.interval = notice, interval
         self._next = 0.0
-        self._held: str | None = None
+        self._held: tuple[int, Mapping[str, float | None], float, float | None] | None = None
 
     def start(self, info: RunInfo) -> None:
         self._info, self._hints, self._pace = info, Hints(info), Pace(info)
@@ -108,7 +108,7 @@ class PlainSink(Sink):
                 self._told.add(tag)
                 self.message(f"{BY_TAG[tag].name} {number(metrics.get(tag))}: {text}", "warning")
         elapsed, rate, left = self._pace.update(step, metrics.get("time/steps_per_second"))
-        self._held = self._line(step, metrics, rate, left)
+        self._held = (step, metrics, rate, left)  # made text only where it is shown
         if elapsed >= self._next:
             self._next = elapsed + max(self.interval, 0.01 * elapsed)
             self._flush()
@@ -121,7 +121,7 @@ class PlainSink(Sink):
 
     def _flush(self) -> None:
         if self._held is not None:
-            self._print(self._held)
+            self._print(self._line(*self._held))
             self._held = None
 
     def _line(self, step: int, metrics: Mapping[str, float | None], rate: float, left: float | None) -> str:

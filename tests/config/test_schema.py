@@ -1,0 +1,407 @@
+"""Types, ranges and combinations of settings, without Hydra."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from pgtrain.config.checks import check, refuse_unused, settle
+from pgtrain.config.convert import convert, from_dict, to_dict, type_hints
+from pgtrain.config.errors import ConfigError, all_keys, closest_key, nearest, one_line, shown
+from pgtrain.config.paths import conf_dir
+from pgtrain.config.schema import OPTIONS, Config, Limits, MonitorConfig, has_critic
+
+# the settings of a run that passes every check, to change one at a time
+STEPS: dict[str, Any] = {"horizon": 16, "advantage": {"name": "gae"}}
+EPISODES: dict[str, Any] = {"collect": {"unit": "episodes"}, "advantage": {"name": "monte_carlo"}}
+
+
+def settled(base: dict[str, Any], **changes: Any) -> Config:
+    """`settle` of `base` with dotted keys changed (`__` stands for the dot)."""
+    tree = OmegaConf.create(base)
+    for key, value in changes.items():
+        OmegaConf.update(tree, key.replace("__", "."), value, merge=True, force_add=True)
+    data = OmegaConf.to_container(tree)
+    assert isinstance(data, dict)
+    return settle(from_dict({str(key): value for key, value in data.items()}))
+
+
+# ------------------------------------------------------------------------------------ numbers (case CFG-07)
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("1e-3", float, 0.001),
+        ("1e5", int, 100_000),
+        (1e5, int, 100_000),
+        ("1_000_000", int, 1_000_000),
+        (3, float, 3.0),
+        (0, int, 0),
+    ],
+)
+def test_numbers_that_are_taken(text: Any, kind: type, value: float) -> None:
+    result = convert("key", text, kind, Limits())
+    assert result == value
+    assert type(result) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("1e5.5", int),
+        (2.5, int),
+        ("2.5", int),
+        (True, float),
+        (True, int),
+        ("true", float),
+        (math.nan, float),
+        ("nan", float),
+        (math.inf, float),
+        ("inf", int),
+        (10**400, float),
+        (None, float),
+        ([1], int),
+        ("", float),
+        (1, bool),
+        ("true", bool),
+        (3, str),
+        (True, str),
+    ],
+)
+def test_what_is_no_such_value(text: Any, kind: type) -> None:
+    with pytest.raises(ConfigError, match=r"^some\.key=.*: must be"):
+        convert("some.key", text, kind, Limits())
+
+
+def test_bounds_are_inclusive_where_they_say_so() -> None:
+    assert convert("k", 0, float, Limits(low=0, high=1)) == 0
+    assert convert("k", 1, float, Limits(low=0, high=1)) == 1
+    with pytest.raises(ConfigError, match=r"k=0: must be a number above 0\."):
+        convert("k", 0, float, Limits(above=0))
+    with pytest.raises(ConfigError, match=r"k=1.01: must be a number from 0 to 1\."):
+        convert("k", 1.01, float, Limits(low=0, high=1))
+
+
+def test_each_element_of_a_list_is_checked() -> None:
+    assert convert("k", ["64", 1e2], list[int], Limits(low=1)) == [64, 100]
+    with pytest.raises(ConfigError, match=r"k\[1\]=0"):
+        convert("k", [64, 0], list[int], Limits(low=1))
+    with pytest.raises(ConfigError, match=r"k=64: must be a list, e\.g\. \[64,64\]"):
+        convert("k", 64, list[int], Limits(low=1))
+
+
+def test_a_yaml_truth_value_for_a_text_says_why() -> None:
+    with pytest.raises(ConfigError, match=r"YAML reads off"):
+        from_dict({"monitor": {"terminal": False}})
+
+
+# ------------------------------------------------------------------------------------ ranges (case CFG-08)
+REFUSED = [
+    ("gamma", 1.5, "from 0 to 1"),
+    ("gamma", -0.1, "from 0 to 1"),
+    ("advantage__lam", -0.5, "from 0 to 1"),
+    ("advantage__lam", 1.01, "from 0 to 1"),
+    ("optim", {"name": "adam", "lr": {"name": "constant", "value": -0.001}}, "above 0"),
+    ("optim", {"name": "adam", "lr": {"name": "constant", "value": "nan"}}, "above 0"),
+    ("horizon", 0, "at least 1"),
+    ("update", {"name": "policy_gradient", "minibatch_size": 0}, "at least 1"),
+    ("update", {"name": "policy_gradient", "epochs": 0}, "at least 1"),
+    ("num_envs", 0, "at least 1"),
+    ("total_steps", -1, "at least 1"),
+    ("entropy", {"name": "constant", "coef": "nan"}, "at least 0"),
+    ("optim", {"name": "adam", "max_grad_norm": -1}, "above 0"),
+    ("seed", -1, "from 0 to 4294967295"),
+    ("policy__share", "some", "all"),
+    ("policy__hidden", [0], "at least 1"),
+    ("policy__activation", "tahn", "Did you mean tanh"),
+    ("device__name", "cuda:x", "cuda:<number>"),
+    ("eval__episodes", -1, "at least 0"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "allowed"), REFUSED)
+def test_out_of_range_names_key_value_and_what_is_allowed(key: str, value: Any, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settled(STEPS, **{key: value})
+    text = str(caught.value)
+    assert allowed in text
+    assert "\n" not in text
+    leaf, given = (key.replace("__", "."), value)
+    while isinstance(given, dict):
+        name, given = list(given.items())[-1]
+        leaf += f".{name}"
+    assert text.startswith(leaf)
+    assert shown(given).strip("[]") in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("gamma", 1.0),
+        ("gamma", 0.0),
+        ("advantage__lam", 0.0),
+        ("advantage__lam", 1.0),
+        ("entropy", {"name": "constant", "coef": 0.0}),
+        ("optim", {"name": "adam", "max_grad_norm": None}),
+        ("num_envs", 1),
+        ("policy__hidden", []),
+        ("policy__share", "all"),
+        ("device__name", "cuda:1"),
+        ("policy__log_std_init", -80),
+    ],
+)
+def test_the_ends_of_a_range_are_taken(key: str, value: Any) -> None:
+    config = settled(STEPS, **{key: value})
+    head, _, tail = key.partition("__")
+    got = getattr(getattr(config, head), tail) if tail else getattr(config, head)
+    if isinstance(value, dict):
+        got, value = dataclasses.asdict(got), value | {"name": got.name}
+        assert value.items() <= got.items()
+    else:
+        assert got == value
+
+
+# ------------------------------------------------------------------------------------ combinations
+IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (EPISODES, {"horizon": 64}, r"horizon=64 has no effect with collect\.unit=episodes: use horizon=null"),
+    (STEPS, {"collect__episodes": 2}, r"collect\.episodes=2 has no effect with collect\.unit=steps"),
+    (STEPS, {"update__mean_over": "episodes"}, r"update\.mean_over=episodes needs whole episodes"),
+    (EPISODES, {"collect__unit": "steps"}, r"truncation_bootstrap=none would count the end of a rollout"),
+    (
+        EPISODES,
+        {"collect__unit": "steps", "advantage__returns": "total"},
+        r"advantage\.returns=total needs whole episodes",
+    ),
+    (EPISODES, {"advantage__returns": "total", "advantage__discount_states": True}, "discount twice"),
+    (EPISODES, {"advantage__truncation_bootstrap": "value"}, r"needs a critic: use advantage/baseline=value"),
+    (EPISODES, {"update__value_coef": 0.5}, r"update\.value_coef=0\.5 has no effect without a critic"),
+    (EPISODES, {"policy__share": 1}, r"policy\.share=1 has no effect without a critic"),
+    (EPISODES, {"policy__share": "all"}, r"policy\.share=all has no effect without a critic"),
+    (STEPS, {"policy__share": 3}, r"policy\.share=3: must be a whole number from 0 to 2"),
+    (STEPS, {"policy__log_std_min": 2.0}, r"log_std_min=2 must be below policy\.log_std_max=2"),
+    (
+        STEPS,
+        {"env__workers": 2, "env__backend": "sync"},
+        r"env\.workers=2 has no effect with env\.backend=sync",
+    ),
+    (STEPS, {"env__workers": 9, "env__backend": "process"}, r"env\.workers=9: must be at most num_envs=8"),
+    (STEPS, {"reward__clip": 5}, r"reward\.clip=5 has no effect with reward\.scaling=none"),
+    (STEPS, {"eval__episodes": 0, "eval__greedy": False}, r"eval\.greedy=false has no effect"),
+    (STEPS, {"checkpoint__keep": 2}, r"checkpoint\.keep=2 has no effect with checkpoint\.every_steps=null"),
+    (STEPS, {"update__minibatch_size": 129}, r"minibatch_size=129: must be at most the batch of 128 steps"),
+    (STEPS, {"advantage": {"name": "n_step", "n": 17}}, r"advantage\.n=17: must be at most horizon=16"),
+]
+
+
+@pytest.mark.parametrize(("base", "changes", "text"), IMPOSSIBLE)
+def test_what_does_not_fit_together_is_refused(
+    base: dict[str, Any], changes: dict[str, Any], text: str
+) -> None:
+    if "advantage" in changes:
+        base = {key: value for key, value in base.items() if key != "advantage"}
+    if any(key.startswith("update__") for key in changes):
+        base = base | {"update": {"name": "policy_gradient"}}
+    with pytest.raises(ConfigError, match=text):
+        settled(base, **changes)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes"),
+    [
+        (EPISODES, {"collect__episodes": 2, "update": {"name": "policy_gradient", "mean_over": "episodes"}}),
+        (EPISODES, {"advantage__baseline": {"name": "value"}, "policy__share": 2}),
+        (
+            EPISODES,
+            {"collect__unit": "steps", "advantage__truncation_bootstrap": "mean_return"},
+        ),
+        (STEPS, {"update": {"name": "policy_gradient", "minibatch_size": 128}}),
+        (STEPS, {"advantage": {"name": "n_step", "n": 16}}),
+        (STEPS, {"env__workers": 8, "env__backend": "process"}),
+        (STEPS, {"reward__clip": 5, "reward__scaling": "running_std"}),
+        (STEPS, {"checkpoint__every_steps": 100, "checkpoint__keep": 2}),
+        (STEPS, {"collect__unit": "episodes", "horizon": None}),
+    ],
+)
+def test_what_fits_is_taken(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    if "advantage" in changes:
+        base = {key: value for key, value in base.items() if key != "advantage"}
+    assert isinstance(settled(base, **changes), Config)
+
+
+def test_settle_fills_in_what_applies_and_nothing_else() -> None:
+    steps = settled(
+        {"advantage": {"name": "gae"}}, reward__scaling="running_std", checkpoint__every_steps=100
+    )
+    assert (steps.horizon, steps.collect.episodes, steps.update.value_coef) == (128, None, 0.5)
+    assert (steps.reward.clip, steps.checkpoint.keep) == (10.0, 3)
+    episodes = settled(EPISODES)
+    assert (episodes.horizon, episodes.collect.episodes, episodes.update.value_coef) == (None, 1, None)
+    assert (episodes.reward.clip, episodes.checkpoint.keep) == (None, None)
+
+
+def test_settling_again_changes_nothing_and_leaves_its_argument_alone() -> None:
+    raw = from_dict({"advantage": {"name": "gae"}, "reward": {"scaling": "running_std"}})
+    before = to_dict(raw)
+    once = settle(raw)
+    assert to_dict(raw) == before
+    assert settle(once) == once
+    assert settle(from_dict(to_dict(once))) == once
+
+
+def test_who_has_a_critic() -> None:
+    for name, critic in [("td", True), ("n_step", True), ("gae", True), ("monte_carlo", False)]:
+        assert has_critic(from_dict({"advantage": {"name": name}})) is critic
+    value = {"name": "monte_carlo", "baseline": {"name": "value"}}
+    assert has_critic(from_dict({"advantage": value}))
+
+
+# ------------------------------------------------------------------------------------ keys
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"gama": 0.9}, r"gama=0\.9: there is no setting 'gama'\. Did you mean gamma\?"),
+        ({"lr": 1e-3}, r"Did you mean optim\.lr\.value\?"),
+        ({"n_envs": 4}, r"Did you mean num_envs\?"),
+        ({"lam": 0.9}, r"Did you mean advantage\.lam\?"),
+        ({"policy": {"hiden": [3]}}, r"policy\.hiden=\[3\]: .* Did you mean policy\.hidden\?"),
+        ({"optimizer": {"lr": 1}}, r"^optimizer: there is no setting 'optimizer'\. Did you mean optim\?"),
+        ({"coef": 0.1}, r"Did you mean entropy\.coef\?"),
+        (
+            {"advantage": {"name": "td", "lam": 0.9}},
+            r"advantage=td has no setting 'lam' .* advantage=gae\|bootstrapped_return has it",
+        ),
+        ({"advantage": {"name": "gea"}}, r"advantage\.name=gea: must be one of .* Did you mean gae\?"),
+        ({"advantage": {}}, r"advantage\.name=null: must be one of"),
+        ({"entropy": 0.01}, r"entropy is a group .* Did you mean entropy\.coef=0\.01\?"),
+        (
+            {"optim": {"name": "adam", "lr": 1e-3}},
+            r"optim\.lr is a group .* Did you mean optim\.lr\.value=0\.001\?",
+        ),
+        ({"env": "CartPole-v1"}, r"env is a group of settings"),
+        ({"policy": 32}, r"policy is a group of settings"),
+        ({"policy": None}, r"policy is a group of settings"),
+        ({"seed": {"x": 1}}, r"seed=\{x: 1\}: must be a whole number"),
+    ],
+)
+def test_wrong_keys_name_the_right_one(data: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        from_dict(data)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_recipe_chosen_gives_the_name() -> None:
+    assert from_dict({"algo": "a2c"}, algo="mine").algo == "mine"
+    assert from_dict({"algo": "a2c"}).algo == "a2c"
+
+
+def test_nearest_ignores_case_and_needs_likeness() -> None:
+    assert nearest("CARTPOLE-V1", ["CartPole-v1", "Acrobot-v1"]) == ["CartPole-v1"]
+    assert nearest("zzz", ["gamma"]) == []
+    assert closest_key("optim.lr.vale", ["name", "value"]) == ["optim.lr.value"]
+
+
+def test_one_line_and_shown() -> None:
+    assert one_line("a\n  b\tc") == "a b c"
+    assert [shown(v) for v in (None, True, [1, "a"], {"k": None}, 0.5)] == [
+        "null",
+        "true",
+        "[1,a]",
+        "{k: null}",
+        "0.5",
+    ]
+
+
+def test_refuse_unused_names_the_override_of_the_user() -> None:
+    refuse_unused(["seed=1", "policy.mean_x=1"], ["policy.mean"], "here")
+    with pytest.raises(ConfigError, match=r"policy\.mean=identity has no effect with discrete actions"):
+        refuse_unused(["seed=1", "policy.mean=identity"], ["policy.mean"], "with discrete actions")
+    with pytest.raises(ConfigError, match=r"\+env\.kwargs\.a=1 has no effect"):
+        refuse_unused(["+env.kwargs.a=1"], ["env.kwargs."], "here")
+
+
+# ------------------------------------------------------------------------------------ conf/ agrees with the schema
+def option_files() -> list[tuple[str, Path]]:
+    """(group, file) of every option that isn't a recipe or an env."""
+    conf = conf_dir()
+    files = sorted(conf.rglob("*.yaml"))
+    groups = [(path.parent.relative_to(conf).as_posix(), path) for path in files]
+    return [(group, path) for group, path in groups if group not in (".", "algo", "env")]
+
+
+def class_of_option(group: str, name: str) -> type:
+    cls: type = Config
+    for part in group.split("/"):
+        owners = [cls, *OPTIONS.get(cls, {}).values()]
+        cls = next(type_hints(owner)[part] for owner in owners if part in type_hints(owner))
+    return OPTIONS.get(cls, {}).get(name, cls)
+
+
+@pytest.mark.parametrize(("group", "path"), option_files(), ids=lambda value: getattr(value, "stem", value))
+def test_an_option_lists_every_setting_with_its_default(group: str, path: Path) -> None:
+    data = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(data, dict)
+    defaults = data.pop("defaults", [])
+    cls = class_of_option(group, path.stem)
+    nested = {key for item in defaults if isinstance(item, dict) for key in item}
+    expected = {f.name for f in dataclasses.fields(cls)} - nested
+    assert set(data) == expected
+    if group not in ("device", "monitor"):
+        made = dataclasses.asdict(cls())
+        assert data == {key: value for key, value in made.items() if key in data}
+        assert data["name"] == path.stem
+    for item in defaults:  # the nested default is the dataclass's own
+        if isinstance(item, dict):
+            ((key, option),) = item.items()
+            assert type(getattr(cls(), key)) is OPTIONS[type_hints(cls)[key]][option]
+
+
+def test_config_yaml_has_the_defaults_of_the_schema() -> None:
+    text = (conf_dir() / "config.yaml").read_text()
+    data = OmegaConf.to_container(OmegaConf.create(text))
+    assert isinstance(data, dict)
+    data.pop("hydra")
+    groups = {key for item in data.pop("defaults") if isinstance(item, dict) for key in item}
+    expected = dataclasses.asdict(Config())
+    assert data == {key: value for key, value in expected.items() if key not in groups}
+
+
+def test_every_option_of_the_schema_has_a_file() -> None:
+    for group in ("advantage", "advantage/baseline", "update", "entropy", "optim", "optim/lr"):
+        cls = class_of_option(group, "?")
+        assert {path.stem for path in (conf_dir() / group).glob("*.yaml")} == set(OPTIONS[cls])
+
+
+def test_every_setting_of_an_option_is_explained_in_its_file() -> None:
+    """A comment beside it, or for the whole file where it only has a name."""
+    for _, path in option_files():
+        for line in path.read_text().splitlines():
+            key = line.partition(":")[0]
+            if line and not line.startswith(("#", " ", "-", "name", "defaults", "log_std_m")):
+                assert "#" in line or path.stem in ("quiet", "constant"), f"{path}: {key} has no comment"
+        assert path.read_text().startswith("#"), path
+        yaml.safe_load(path.read_text())
+
+
+def test_every_setting_has_a_meaning() -> None:
+    for cls in {Config, *(c for options in OPTIONS.values() for c in options.values())}:
+        for item in dataclasses.fields(cls):
+            assert item.metadata["doc"], f"{cls.__name__}.{item.name}"
+    keys = all_keys()
+    assert {"gamma", "optim.lr.value", "advantage.baseline.scope", "advantage.lam", "env.kwargs"} <= set(keys)
+    assert len(keys) == len(set(keys))
+
+
+def test_quiet_only_differs_in_the_terminal() -> None:
+    data = yaml.safe_load((conf_dir() / "monitor/quiet.yaml").read_text())
+    assert data == dataclasses.asdict(MonitorConfig(terminal="none"))
+
+
+def test_check_alone_leaves_gaps_open() -> None:
+    config = from_dict({"advantage": {"name": "gae"}})
+    check(config)
+    assert config.horizon is None
