@@ -3,8 +3,8 @@
     result = pgtrain.train("algo=a2c", "env=CartPole-v1", seed=1)
     loaded = pgtrain.load(result.run_dir)
 
-`pgtrain.returns` and `pgtrain.per_sample` are the maths of `pgtrain.learning`. Everything is imported when it is first
-used: `import pgtrain` alone loads neither torch nor Hydra.
+`pgtrain.returns` is the maths of discounted returns. Everything is imported when it is first used: `import pgtrain`
+alone loads neither torch nor Hydra.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pgtrain.build import load as load
     from pgtrain.commands.train import train as train
     from pgtrain.learning import returns as returns
+    from pgtrain.training import load as load
 
 __version__ = "0.1.0"
 
 # name -> (module, attribute; None: the module itself)
 _LAZY = {
     "train": ("pgtrain.commands.train", "train"),
-    "load": ("pgtrain.build", "load"),
+    "load": ("pgtrain.training", "load"),
     "returns": ("pgtrain.learning.returns", None),
-    "per_sample": ("pgtrain.learning.per_sample", None),
     "UserError": ("pgtrain.types", "UserError"),
     "TrainingError": ("pgtrain.types", "TrainingError"),
 }

@@ -1,34 +1,26 @@
-"""Config → objects, in dependency order; training a run from them, and loading what a run left behind."""
+"""Config → objects, in dependency order."""
 
 from __future__ import annotations
 
 import math
-import time
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
 
-from pgtrain import checkpoint, device
+from pgtrain import device
 from pgtrain.callbacks import Checkpointer
 from pgtrain.config import checks, convert, schema
 from pgtrain.envs.vector import VectorEnv, make_vector_env
-from pgtrain.evaluation import EvalResult, envs_for, evaluate
-from pgtrain.interrupt import Interrupt, Interrupted
+from pgtrain.interrupt import Interrupt
 from pgtrain.learning import advantages
 from pgtrain.learning.gradients import Backprop
 from pgtrain.learning.losses import PolicyGradient, SquaredError
 from pgtrain.learning.optimizers import Adam
 from pgtrain.learning.schedules import SCHEDULES, Schedule
 from pgtrain.learning.updates import Update
-from pgtrain.monitor import record
-from pgtrain.monitor.monitor import Monitor, RunInfo
-from pgtrain.monitor.sinks import make_sinks
+from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.distributions import Categorical, DiagonalGaussian
 from pgtrain.policies.networks import MLP
@@ -36,29 +28,8 @@ from pgtrain.policies.normalizer import RewardScaler, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Collector
 from pgtrain.runner import Plan, Runner
-from pgtrain.types import TrainingError, UserError
 
 STREAMS = ("network", "env", "action", "minibatch", "evaluation")
-
-
-@dataclass
-class Result:
-    """What a training run gives back: the numbers of `summary.json`, where the run lies, and the trained policy."""
-
-    summary: dict[str, Any]
-    run_dir: Path
-    policy: ActorCritic
-    exit_code: int = 0  # 130 after Ctrl-C, 143 after SIGTERM
-
-
-@dataclass
-class Loaded:
-    """A finished or interrupted run, ready to be played."""
-
-    policy: ActorCritic
-    cfg: schema.Config
-    make_env: Callable[[int], VectorEnv]  # number of envs → the run's env
-    warning: str | None = None
 
 
 def streams(seed: int) -> dict[str, int]:
@@ -161,7 +132,7 @@ def make_runner(
     """Everything a run needs, in dependency order. Cross-checks that need the env are made here."""
     policy = make_policy(cfg, env)
     where, notice = device.resolve(cfg.device.name, sum(p.numel() for p in policy.parameters()))
-    notices += [notice] if notice else []
+    notices += [*([notice] if notice else []), *tell(cfg, policy)]
     policy.to(where)
     flat = FlatParameters(policy)
     seeds = streams(cfg.seed)
@@ -187,6 +158,22 @@ def make_runner(
     )
 
 
+def tell(cfg: schema.Config, policy: ActorCritic) -> list[str]:
+    """What becomes of settings that cannot be met to the letter."""
+    notices, p = [], cfg.policy
+    if policy.log_std is not None and not p.log_std_min <= p.log_std_init <= p.log_std_max:
+        limits = f"policy.log_std_min={p.log_std_min:g} and policy.log_std_max={p.log_std_max:g}"
+        notices.append(f"policy.log_std_init={p.log_std_init:g} is held between {limits}")
+    size = cfg.update.minibatch_size
+    if size is not None and cfg.horizon is not None and (rows := cfg.horizon * cfg.num_envs) % size:
+        parts = math.ceil(rows / size)
+        even = f"{rows // parts} or {rows // parts + 1}" if rows % parts else f"{rows // parts}"
+        notices.append(
+            f"update.minibatch_size={size} does not divide the batch of {rows}: {parts} minibatches of {even} steps"
+        )
+    return notices
+
+
 def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> None:
     """Settings that this env's spaces leave without effect are refused, not ignored."""
     if hasattr(env.action_space, "n"):
@@ -201,140 +188,3 @@ def make_reward_scaler(cfg: schema.Config, env: VectorEnv, where: torch.device) 
     if cfg.reward.scaling == "none":
         return None
     return RewardScaler(env.num_envs, cfg.gamma, clip=cfg.reward.clip or 10.0).to(where)
-
-
-def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
-    """Runs one training from a checked config and leaves a complete record in `run_dir` (made already, empty).
-
-    Raises: UserError for what only shows once the env exists, TrainingError for a run that had to end. Ctrl-C and
-    SIGTERM do not raise: they end the run with a checkpoint and its summary, and `exit_code` says so.
-    """
-    torch.set_num_threads(cfg.device.threads)
-    record.write_provenance(run_dir, OmegaConf.to_yaml(OmegaConf.create(convert.to_dict(cfg))), overrides)
-    started = time.perf_counter(), time.process_time()
-    with (
-        make_env(cfg, cfg.num_envs) as env,
-        Monitor(
-            make_sinks(run_dir, tensorboard=cfg.monitor.tensorboard, terminal=cfg.monitor.terminal),
-            cfg.monitor.log_every,
-        ) as monitor,
-    ):
-        refuse_unused(cfg, overrides, env)
-        notices = list(env.notices)
-        with Interrupt() as interrupt:
-            runner = make_runner(cfg, env, monitor, run_dir, interrupt, notices)
-            monitor.start(run_info(cfg, run_dir, overrides, env, runner, notices))
-            outcome = _run(cfg, runner)
-            summary = make_summary(cfg, run_dir, runner, started, *outcome)
-            record.write_summary(run_dir, summary)
-            monitor.finish(summary)
-            error = outcome[1]
-            if error is not None:
-                raise error
-            return Result(summary, run_dir, runner.policy, interrupt.exit_code)
-
-
-def _run(cfg: schema.Config, runner: Runner) -> tuple[str, Exception | None, EvalResult | None]:
-    """(status, error, final evaluation). Whatever ends the run, the checkpoint is written and the summary can be."""
-    try:
-        runner.run()
-        return "finished", None, final_evaluation(cfg, runner)
-    except Interrupted:
-        runner.monitor.message("interrupted: the checkpoint and the summary are written", "warning")
-        return "interrupted", None, None
-    except Exception as error:
-        runner.monitor.message(f"the run failed: {error}", "error")
-        if not isinstance(
-            error, TrainingError | UserError
-        ):  # a fault of ours or of the env's code: keep the way to it
-            runner.monitor.message(traceback.format_exc(), "error")
-        return "failed", error, None
-
-
-def final_evaluation(cfg: schema.Config, runner: Runner) -> EvalResult | None:
-    """The final parameters (not the best ones on the way), in fresh envs."""
-    if cfg.eval.episodes == 0:
-        return None
-    with make_env(cfg, envs_for(cfg.eval.episodes)) as env, runner.interrupt.stepping():
-        return evaluate(
-            runner.policy, env, cfg.eval.episodes, streams(cfg.seed)["evaluation"], cfg.eval.greedy
-        )
-
-
-def run_info(
-    cfg: schema.Config,
-    run_dir: Path,
-    overrides: list[str],
-    env: VectorEnv,
-    runner: Runner,
-    notices: list[str],
-) -> RunInfo:
-    return RunInfo(
-        run_dir=run_dir,
-        algo=cfg.algo,
-        env_id=cfg.env.id,
-        seed=cfg.seed,
-        total_steps=cfg.total_steps,
-        num_envs=cfg.num_envs,
-        device=str(next(runner.policy.parameters()).device),
-        notices=notices,
-        config=convert.to_dict(cfg),
-        overrides=overrides,
-        policy_parameters=len(runner.update.flat),
-        reward_threshold=env.reward_threshold,
-    )
-
-
-def make_summary(
-    cfg: schema.Config,
-    run_dir: Path,
-    runner: Runner,
-    started: tuple[float, float],
-    status: str,
-    error: Exception | None,
-    evaluation: EvalResult | None,
-) -> dict[str, Any]:
-    """The numbers of `summary.json`; null where there is nothing to say (no episode ended, no evaluation)."""
-    p = runner.progress
-    returns = np.array(p.recent_returns)
-    wall = time.perf_counter() - started[0]
-    return {
-        "status": status,
-        "algo": cfg.algo,
-        "env": cfg.env.id,
-        "seed": cfg.seed,
-        "steps": p.steps,
-        "iterations": p.iterations,
-        "episodes": p.episodes,
-        "return_mean": float(returns.mean()) if len(returns) else None,
-        "return_std": float(returns.std(ddof=1)) if len(returns) > 1 else None,
-        "eval_return_mean": evaluation.mean if evaluation else None,
-        "eval_return_std": evaluation.std if evaluation else None,
-        "eval_episodes": evaluation.episodes if evaluation else 0,
-        "wall_seconds": wall,
-        "cpu_seconds": time.process_time() - started[1],
-        "steps_per_second": p.steps / max(wall, 1e-9),
-        "skipped_updates": p.skipped_updates,
-        "run_dir": str(run_dir),
-        "error": str(error) if error else None,
-    }
-
-
-def load(run_dir: Path | str, device: str = "cpu", env_id: str | None = None) -> Loaded:
-    """The policy of a run and what is needed to play it.
-
-    A run whose env comes from a module (`my_pkg:MyEnv-v0`) is loaded only if `env_id` repeats that id: a run folder
-    from somebody else must not be able to name code to import.
-    """
-    run_dir = Path(run_dir)
-    state, warning = checkpoint.load(run_dir, device)
-    cfg = convert.from_dict(state["config"])
-    if ":" in cfg.env.id and env_id != cfg.env.id:
-        raise UserError(
-            f"the run's env is {cfg.env.id}: loading it imports the module {cfg.env.id.rpartition(':')[0]}; "
-            f"repeat env={cfg.env.id} if you trust it"
-        )
-    with make_env(cfg, 1) as env:
-        policy = make_policy(cfg, env)
-    policy.load_state_dict(state["runner"]["policy"])
-    return Loaded(policy.to(device), cfg, lambda num_envs: make_env(cfg, num_envs), warning)

@@ -25,7 +25,15 @@ def resolve(name: str, parameters: int) -> tuple[torch.device, str | None]:
             why = f"{parameters:,} parameters are too few for {found} to be faster (device={found} forces it)"
             return torch.device("cpu"), f"device=auto takes the CPU: {why}"
         return torch.device(found), f"device=auto takes {found}: {parameters:,} parameters"
-    device = torch.device(name)
+    return check(name), None
+
+
+def check(name: str) -> torch.device:
+    """The device `name`, if this machine has it ("auto" is anything).
+
+    Raises: UserError.
+    """
+    device = torch.device("cpu" if name == "auto" else name)
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if not torch.cuda.is_available() or count == 0:
@@ -38,4 +46,4 @@ def resolve(name: str, parameters: int) -> tuple[torch.device, str | None]:
             )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device=mps: torch finds no Apple GPU on this machine; use device=cpu or device=auto")
-    return device, None
+    return device

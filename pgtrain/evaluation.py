@@ -10,7 +10,7 @@ import numpy as np
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.types import HostEnv, TrainingError
 
-MAX_EPISODE_STEPS = 100_000  # for an env without a time limit of its own
+MAX_EPISODE_STEPS = 30_000  # for an env without a time limit of its own (Atari's is 27,000)
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,7 @@ class Runner:
     update: Update | NaturalUpdate
     learning_rate: Schedule
     entropy_coef: Schedule
-    discount: (
-        float | None
-    )  # γ if the steps are weighted by γᵗ (the exact discounted gradient), None otherwise
+    discount: float | None  # γ: weigh the steps of an episode by γᵗ, the exact discounted gradient
     monitor: Monitor
     callbacks: Sequence[Callback]
     clip: Schedule = field(default_factory=lambda: constant(0.2))
@@ -81,12 +79,14 @@ class Runner:
     progress: Progress = field(default_factory=Progress)
     _unrecorded: list[Episodes] = field(default_factory=list)  # ended since the last entry of the files
     _log_seconds: float = 0.0  # what the last call of `_log` took
+    _mark: tuple[float, int] = (0.0, 0)  # time and steps at that call
 
     def run(self) -> None:
         """Trains until the budget is spent. However it ends, `callbacks.at_end` is run.
 
         Raises: Interrupted, TrainingError, or whatever the env's code raises.
         """
+        self._mark = time.perf_counter(), self.progress.steps
         try:
             while self._goes_on():
                 if self.interrupt.requested:
@@ -109,7 +109,7 @@ class Runner:
         if collected is None:
             self.plan.total_steps = (
                 self.progress.steps
-            )  # the budget is gone; the rest could only teach a bias
+            )  # the budget is gone; what is left could only teach a bias
             return
         rollout, episodes = collected
         if not rollout.num_steps:
@@ -121,17 +121,15 @@ class Runner:
         coefficients = self._coefficients(rollout)
         anew = self._reestimate(rollout) if self.recompute_advantages else None
         result = self.update(batch, coefficients, anew)
-        self.policy.observe(
-            rollout.obs, rollout.weight
-        )  # only now: acting and update used the same statistics
-        if rollout.value is not None:
-            self.policy.observe_targets(batch.value_target, batch.weight)
+        made = result.ok.tolist()
+        self._adapt(rollout, batch, learned=any(made))
         clock.lap("time/update")
-        self._count(rollout, episodes, result)
+        self._count(rollout, episodes, made)
         self._show_schedules(episodes, result)
-        if self.monitor.wants(self.progress.iterations, self.progress.steps, last=not self._goes_on()):
+        notable = not all(made) or not self._goes_on()
+        if self.monitor.wants(self.progress.iterations, self.progress.steps, notable):
             self._log(rollout, batch, result, coefficients, clock)
-        self._judge(rollout, result)
+        self._judge(rollout, made)
         for callback in self.callbacks:
             callback.after_iteration(self)
 
@@ -166,6 +164,13 @@ class Runner:
         scaled = self.reward_scaler.scale(rollout.raw_reward, rollout.done, rollout.weight)
         return rollout.replace(reward=scaled.to(rollout.reward.dtype))
 
+    def _adapt(self, rollout: Rollout, batch: Batch, learned: bool) -> None:
+        """What moves between iterations only: acting and the update of one iteration use the same statistics."""
+        self.policy.observe(rollout.obs, rollout.weight)
+        if learned:  # else not a bit of the parameters may change
+            self.policy.constrain()
+            self.policy.observe_targets(batch.value_target, batch.weight)
+
     def _coefficients(self, rollout: Rollout) -> Coefficients:
         progress = self.progress.steps / self.plan.total_steps
         return Coefficients(*(schedule(progress) for schedule in self._schedules().values()))
@@ -179,14 +184,17 @@ class Runner:
     def _reestimate(self, rollout: Rollout) -> Callable[[], Batch]:
         return lambda: flatten(self.estimator(revalue(self.policy, rollout)), self.discount)
 
-    def _count(self, rollout: Rollout, episodes: Episodes, result: UpdateResult) -> None:
+    def _count(self, rollout: Rollout, episodes: Episodes, made: list[bool]) -> None:
         p = self.progress
         p.iterations += 1
         p.steps += rollout.num_steps
         p.last_iteration_steps = rollout.num_steps
         p.episodes += len(episodes.returns)
-        p.recent_returns.extend(episodes.returns.tolist())
-        p.skipped_updates += int((~result.ok).sum())
+        # a NaN reward is told by `_judge`; it must not hide the returns of the next 100 episodes
+        p.recent_returns.extend(episodes.returns[np.isfinite(episodes.returns)].tolist())
+        p.skipped_updates += made.count(False)
+        for ok in made:
+            p.skipped_in_a_row = 0 if ok else p.skipped_in_a_row + 1
         self._unrecorded.append(episodes)
 
     def _show_schedules(self, episodes: Episodes, result: UpdateResult) -> None:
@@ -214,8 +222,10 @@ class Runner:
         metrics = {"schedule/learning_rate": coefficients.learning_rate}  # unless the update has a say in it
         metrics |= to_floats(tensors)  # the iteration's one device sync for numbers
         returns = np.concatenate([e.returns for e in self._unrecorded])
+        finite = returns[np.isfinite(returns)]
+        if len(finite):
+            metrics["episode/return"] = float(finite.mean())
         if len(returns):
-            metrics["episode/return"] = float(returns.mean())
             metrics["episode/length"] = float(np.concatenate([e.lengths for e in self._unrecorded]).mean())
         if p.recent_returns:
             metrics["episode/return_100"] = float(np.mean(p.recent_returns))
@@ -226,18 +236,23 @@ class Runner:
             "progress/iteration": p.iterations,
             "progress/steps": p.steps,
             "time/log": self._log_seconds,
+            "time/steps_per_second": self._pace(started),
         }
-        self.monitor.log(p.steps, metrics | clock.metrics(rollout.num_steps))
+        self.monitor.log(p.steps, metrics | clock.phases)
         if self.monitor.recording:
             self._unrecorded.clear()
         self._log_seconds = time.perf_counter() - started
 
-    def _judge(self, rollout: Rollout, result: UpdateResult) -> None:
+    def _pace(self, now: float) -> float:
+        """Env steps per second of wall time since the last call, everything included."""
+        then, steps = self._mark
+        self._mark = now, self.progress.steps
+        return (self.progress.steps - steps) / max(now - then, 1e-9)
+
+    def _judge(self, rollout: Rollout, made: list[bool]) -> None:
         """Tells where a skipped update came from; ends the run when nothing but skips is left."""
         p = self.progress
-        for ok in result.ok.tolist():
-            p.skipped_in_a_row = 0 if ok else p.skipped_in_a_row + 1
-        skipped = int((~result.ok).sum())
+        skipped = made.count(False)
         if not skipped:
             return
         cause = locate_non_finite(rollout)
@@ -269,16 +284,13 @@ class _Clock:
     """Seconds of each phase of an iteration."""
 
     def __init__(self) -> None:
-        self.start = self.last = time.perf_counter()
+        self.last = time.perf_counter()
         self.phases: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
         now = time.perf_counter()
         self.phases[name] = now - self.last
         self.last = now
-
-    def metrics(self, steps: int) -> dict[str, float]:
-        return self.phases | {"time/steps_per_second": steps / max(self.last - self.start, 1e-9)}
 
 
 def to_floats(tensors: dict[str, Tensor]) -> dict[str, float]:

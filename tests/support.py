@@ -77,7 +77,7 @@ class Recorder(Sink):
 
 
 def make_runner(cfg: schema.Config, run_dir: Path, env: Any = None) -> tuple[Runner, Recorder]:
-    """A runner as `build.train` makes it, with a recorder for its only sink."""
+    """A runner as `training.train` makes it, with a recorder for its only sink."""
     recorder = Recorder()
     env = build.make_env(cfg, cfg.num_envs) if env is None else env
     return build.make_runner(

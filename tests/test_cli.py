@@ -28,10 +28,10 @@ ROOT = Path(__file__).parents[1]
 
 
 class Builder(types.ModuleType):
-    """Stands in for `pgtrain.build`: notes what it is asked to train, and does as it is told."""
+    """Stands in for `pgtrain.training`: notes what it is asked to train, and does as it is told."""
 
     def __init__(self) -> None:
-        super().__init__("pgtrain.build")
+        super().__init__("pgtrain.training")
         self.calls: list[tuple[Config, Path, list[str]]] = []
         self.behave: Callable[[Config], int] = lambda config: 0  # exit code, or raises
 
@@ -49,8 +49,8 @@ class Builder(types.ModuleType):
 def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Builder:
     """No training; the current folder is a new one."""
     stub = Builder()
-    monkeypatch.setitem(sys.modules, "pgtrain.build", stub)
-    monkeypatch.setattr(pgtrain, "build", stub, raising=False)
+    monkeypatch.setitem(sys.modules, "pgtrain.training", stub)
+    monkeypatch.setattr(pgtrain, "training", stub, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return stub

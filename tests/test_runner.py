@@ -423,7 +423,9 @@ def test_every_logged_tag_is_explained_and_times_add_up(tmp_path: Path) -> None:
         assert row.keys() - {"step"} <= BY_TAG.keys()
         parts = [row[f"time/{name}"] for name in ("collect", "estimate", "update")]
         assert min(parts) > 0
-        assert row["time/steps_per_second"] == pytest.approx(20 / sum(parts), rel=1e-3)
+        assert (
+            0 < row["time/steps_per_second"] < 20 / sum(parts)
+        )  # of wall time, in which more happens than the parts
     assert log.column("time/log")[0] == 0 < log.column("time/log")[1]  # what the entry before took
 
 

@@ -94,9 +94,9 @@ def job_of_sweep(settings: DictConfig) -> float:
     paths.add_working_dir()
     try:
         composed = checked(settings, dict(hydra.runtime.choices))
-        from pgtrain import build
+        from pgtrain import training
 
-        result = build.train(composed.config, record.folder, record.overrides)
+        result = training.train(composed.config, record.folder, record.overrides)
     except (UserError, TrainingError) as error:
         record.error = str(error)
         print(f"pgtrain: error: {error}", file=sys.stderr)

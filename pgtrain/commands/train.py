@@ -23,7 +23,7 @@ from pgtrain.config.overrides import parse
 from pgtrain.types import UserError
 
 if TYPE_CHECKING:
-    from pgtrain.build import Result
+    from pgtrain.training import Result
 
 PLAIN = re.compile(r"[A-Za-z_][\w./:@+-]*")
 WORDS = ("null", "true", "false", "nan", "inf")
@@ -81,11 +81,11 @@ def train(
         composed = checked(tree)
         own = list(tree.hydra.overrides.task)
         wanted = Path(run_dir) if run_dir is not None else Path(tree.hydra.run.dir)
-    from pgtrain import build
+    from pgtrain import training
 
     folder = claim(wanted)
     with removed_if_empty(folder):
-        return build.train(composed.config, folder, own)
+        return training.train(composed.config, folder, own)
 
 
 def as_override(value: Any) -> str:
@@ -150,7 +150,7 @@ def show(app: Hydra, config_name: str, args: Arguments) -> int:
 def run(app: Hydra, config_name: str, overrides: list[str], tree: DictConfig) -> int:
     """One run, as a Hydra job whose folder was made before; the exit code."""
     composed = checked(tree)
-    from pgtrain import build
+    from pgtrain import training
     from pgtrain.monitor.record import final_report
 
     own = list(tree.hydra.overrides.task)
@@ -160,7 +160,7 @@ def run(app: Hydra, config_name: str, overrides: list[str], tree: DictConfig) ->
     def task(_: DictConfig) -> None:
         # Hydra would print several lines about an exception: it is raised outside instead
         try:
-            outcome["result"] = build.train(composed.config, folder, own)
+            outcome["result"] = training.train(composed.config, folder, own)
         except Exception as error:
             outcome["error"] = error
 

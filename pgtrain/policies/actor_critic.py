@@ -135,6 +135,12 @@ class ActorCritic(nn.Module):
         return (value - shift) / std
 
     @torch.no_grad()
+    def constrain(self) -> None:
+        """Puts log σ back to its limits: beyond them the clamp in `params` has no gradient that could bring it back."""
+        if self.log_std is not None:
+            self.log_std.clamp_(self.log_std_min, self.log_std_max)
+
+    @torch.no_grad()
     def observe_targets(self, target: Tensor, weight: Tensor | None = None) -> None:
         """Merges value targets [...] into their statistics; rescales the critic's last layer so that V stays the same.
 

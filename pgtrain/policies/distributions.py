@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+UNBOUNDED = 1e30  # envs write "no bound" as infinity or as the largest float32; nobody means to span 1e30
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 TINY = np.finfo(np.float32).tiny  # keeps the log of a float32 exponential finite: 1 draw in 10⁷ is exactly 0
 
@@ -98,7 +99,7 @@ class DiagonalGaussian:
     """A Gaussian with independent dimensions, in units of the action box.
 
     The policy's own variable is u [..., A] ~ N(μ, σ²) with `params` = [μ, log σ] [..., 2A]. The env gets
-    clip(center + half·u, low, high): a dimension with two finite bounds has center and half-width of its box, so that
+    clip(center + half·u, low, high): a dimension with two bounds has center and half-width of its box, so that
     u in [−1, 1] spans it and σ = 1 means half the box; any other dimension has center 0 and half 1.
     log π and the entropy are those of a = center + half·u before clipping (the log-probability of what was sampled).
     """
@@ -109,7 +110,7 @@ class DiagonalGaussian:
     def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
         self.low = np.asarray(low, np.float64).reshape(-1)
         self.high = np.asarray(high, np.float64).reshape(-1)
-        self.bounded = np.isfinite(self.low) & np.isfinite(self.high)
+        self.bounded = (self.low > -UNBOUNDED) & (self.high < UNBOUNDED)
         unit_low, unit_high = np.where(self.bounded, self.low, -1.0), np.where(self.bounded, self.high, 1.0)
         self.center = 0.5 * unit_low + 0.5 * unit_high
         half = 0.5 * unit_high - 0.5 * unit_low

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtrain import build
+from pgtrain import training
 from pgtrain.config.compose import compose
 
 RECIPES = {
@@ -24,6 +24,6 @@ def test_cartpole_is_solved_by_the_final_parameters(tmp_path: Path, recipe: str,
     overrides = [*RECIPES[recipe], "env=CartPole-v1", f"seed={seed}", "monitor.terminal=none"]
     config = compose(overrides).config
     config.monitor.tensorboard = False
-    summary = build.train(config, tmp_path, overrides).summary
+    summary = training.train(config, tmp_path, overrides).summary
     assert summary["steps"] <= 310_000 and summary["eval_episodes"] == 100
     assert summary["eval_return_mean"] >= 475

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pgtrain import build
+from pgtrain import build, training
 from pgtrain.config.compose import compose
 from pgtrain.evaluation import evaluate
 from pgtrain.monitor.dashboard import METRICS
@@ -63,7 +63,7 @@ def test_a_recipe_runs_and_leaves_a_complete_record(tmp_path: Path, recipe: str,
     overrides, composed = settings(recipe, env, tmp_path)
     tensorboard = recipe == "a2c"  # slow to write, the same for all
     composed.config.monitor.tensorboard = tensorboard
-    result = build.train(composed.config, tmp_path, overrides)
+    result = training.train(composed.config, tmp_path, overrides)
 
     names = {p.name for p in tmp_path.iterdir()}
     assert names >= FILES and not [n for n in names if n.endswith(".tmp")]
@@ -96,7 +96,7 @@ def test_a_recipe_runs_and_leaves_a_complete_record(tmp_path: Path, recipe: str,
         if metric.tag not in still:
             assert len(set(values)) > 1, (metric.tag, values)
 
-    loaded = build.load(tmp_path, env_id=composed.config.env.id)
+    loaded = training.load(tmp_path, env_id=composed.config.env.id)
     with loaded.make_env(4) as vec:
         assert (
             evaluate(loaded.policy, vec, 4, build.streams(5)["evaluation"]).mean == told["eval_return_mean"]
@@ -108,7 +108,7 @@ def test_tensorboard_holds_the_same_numbers_in_one_run(tmp_path: Path, recipe: s
     from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 
     overrides, composed = settings(recipe, "discrete", tmp_path)
-    build.train(composed.config, tmp_path, overrides)
+    training.train(composed.config, tmp_path, overrides)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     runs = EventMultiplexer()
     runs.AddRunsFromDirectory(str(tmp_path))
@@ -127,7 +127,7 @@ def test_minibatches_and_epochs_through_the_config(tmp_path: Path) -> None:
     overrides = [*RECIPES["a2c"], *ENVS["discrete"], *FEW, "horizon=16", "total_steps=192"]
     overrides += ["update.epochs=3", "update.minibatch_size=20", "optim/lr=linear", "optim.lr.value=3e-3"]
     composed = compose(overrides)
-    result = build.train(composed.config, tmp_path, overrides)
+    result = training.train(composed.config, tmp_path, overrides)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["schedule/learning_rate"] for row in rows] == pytest.approx([3e-3, 2e-3, 1e-3])
     from pgtrain import checkpoint

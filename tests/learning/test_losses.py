@@ -73,7 +73,7 @@ def test_clipped_surrogate_golden() -> None:
     )
     per_sample = [
         float(
-            ClippedSurrogate()(evaluation(new[i : i + 1]), batch(*(x[i : i + 1] for x in rows[3:5])), CLIP)[0]
+            ClippedSurrogate()(evaluation(new[i : i + 1]), batch(*(x[i : i + 1] for x in rows[3:5])), CLIP)[0].detach()
         )
         for i in range(8)
     ]

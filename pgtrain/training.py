@@ -1,0 +1,200 @@
+"""A run from its first line to its record on disk, and loading what a run left behind."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from pgtrain import build, checkpoint, device
+from pgtrain.config import convert, schema
+from pgtrain.envs.vector import VectorEnv
+from pgtrain.evaluation import EvalResult, envs_for, evaluate
+from pgtrain.interrupt import Interrupt, Interrupted
+from pgtrain.monitor import record
+from pgtrain.monitor.monitor import Monitor, RunInfo
+from pgtrain.monitor.sinks import make_sinks
+from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.runner import Progress, Runner
+from pgtrain.types import TrainingError, UserError
+
+
+@dataclass
+class Result:
+    """What a training run gives back: the numbers of `summary.json`, where the run lies, and the trained policy."""
+
+    summary: dict[str, Any]
+    run_dir: Path
+    policy: ActorCritic
+    exit_code: int = 0  # 130 after Ctrl-C, 143 after SIGTERM
+
+
+@dataclass
+class Loaded:
+    """A finished or interrupted run, ready to be played."""
+
+    policy: ActorCritic
+    cfg: schema.Config
+    make_env: Callable[[int], VectorEnv]  # number of envs → the run's env
+    warning: str | None = None
+
+
+@dataclass
+class _Outcome:
+    status: str = "finished"  # or interrupted, failed
+    error: Exception | None = None
+    evaluation: EvalResult | None = None
+
+
+def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
+    """Runs one training from a checked config and leaves a complete record in `run_dir` (made already, empty).
+
+    Raises: UserError for what only shows once the env exists (nothing is written then), TrainingError for a run that
+    had to end, or what the env's code raised; the record is complete all the same. Ctrl-C and SIGTERM do not raise:
+    they end the run with a checkpoint and its summary, and `exit_code` says so.
+    """
+    started = time.perf_counter(), time.process_time()
+    device.check(cfg.device.name)
+    torch.set_num_threads(cfg.device.threads)
+    outcome, runner = _Outcome(), None
+    with build.make_env(cfg, cfg.num_envs) as env, Interrupt() as interrupt:
+        build.refuse_unused(cfg, overrides, env)
+        sinks = make_sinks(run_dir, tensorboard=cfg.monitor.tensorboard, terminal=cfg.monitor.terminal)
+        with Monitor(sinks, cfg.monitor.log_every) as monitor:
+            record.write_provenance(
+                run_dir, OmegaConf.to_yaml(OmegaConf.create(convert.to_dict(cfg))), overrides
+            )
+            notices = list(env.notices)
+            try:
+                runner = build.make_runner(cfg, env, monitor, run_dir, interrupt, notices)
+                monitor.start(run_info(cfg, run_dir, overrides, env, runner, notices))
+                runner.run()
+                _tell_overshoot(cfg, runner)
+                outcome.evaluation = final_evaluation(cfg, runner)
+            except Interrupted:
+                outcome.status = "interrupted"
+                monitor.message("interrupted: the checkpoint and the summary are written", "warning")
+            except Exception as error:
+                outcome.status, outcome.error = "failed", error
+                _tell_failure(monitor, error)
+            summary = make_summary(cfg, run_dir, runner.progress if runner else Progress(), started, outcome)
+            record.write_summary(run_dir, summary)
+            monitor.finish(summary)
+    if outcome.error is not None:
+        raise outcome.error
+    assert runner is not None
+    exit_code = interrupt.exit_code if outcome.status == "interrupted" else 0
+    return Result(summary, run_dir, runner.policy, exit_code)
+
+
+def _tell_failure(monitor: Monitor, error: Exception) -> None:
+    monitor.message(f"the run failed: {error}", "error")
+    if not isinstance(
+        error, TrainingError | UserError
+    ):  # a fault of ours or of the env's code: keep the way to it
+        monitor.message("".join(traceback.format_exception(error)), "error")
+
+
+def _tell_overshoot(cfg: schema.Config, runner: Runner) -> None:
+    over = runner.progress.steps - cfg.total_steps
+    if over > 0:
+        why = (
+            "episodes are played to their end"
+            if cfg.collect.unit == "episodes"
+            else "each env takes whole steps"
+        )
+        runner.monitor.message(f"{over:,} steps more than total_steps={cfg.total_steps:,}: {why}")
+
+
+def final_evaluation(cfg: schema.Config, runner: Runner) -> EvalResult | None:
+    """The final parameters (not the best ones on the way), in fresh envs. None if there is to be none, or if the env
+    cannot be evaluated: that is told, and the training stays a success."""
+    if cfg.eval.episodes == 0:
+        return None
+    seed = build.streams(cfg.seed)["evaluation"]
+    try:
+        with build.make_env(cfg, envs_for(cfg.eval.episodes)) as env, runner.interrupt.stepping():
+            return evaluate(runner.policy, env, cfg.eval.episodes, seed, cfg.eval.greedy)
+    except TrainingError as error:
+        runner.monitor.message(f"no final evaluation: {error}", "warning")
+        return None
+
+
+def run_info(
+    cfg: schema.Config,
+    run_dir: Path,
+    overrides: list[str],
+    env: VectorEnv,
+    runner: Runner,
+    notices: list[str],
+) -> RunInfo:
+    return RunInfo(
+        run_dir=run_dir,
+        algo=cfg.algo,
+        env_id=cfg.env.id,
+        seed=cfg.seed,
+        total_steps=cfg.total_steps,
+        num_envs=cfg.num_envs,
+        device=str(next(runner.policy.parameters()).device),
+        notices=notices,
+        config=convert.to_dict(cfg),
+        overrides=overrides,
+        policy_parameters=len(runner.update.flat),
+        reward_threshold=env.reward_threshold,
+    )
+
+
+def make_summary(
+    cfg: schema.Config, run_dir: Path, progress: Progress, started: tuple[float, float], outcome: _Outcome
+) -> dict[str, Any]:
+    """The numbers of `summary.json`; null where there is nothing to say (no episode ended, no evaluation)."""
+    returns = np.array(progress.recent_returns)
+    evaluation = outcome.evaluation
+    wall = time.perf_counter() - started[0]
+    return {
+        "status": outcome.status,
+        "algo": cfg.algo,
+        "env": cfg.env.id,
+        "seed": cfg.seed,
+        "steps": progress.steps,
+        "iterations": progress.iterations,
+        "episodes": progress.episodes,
+        "return_mean": float(returns.mean()) if len(returns) else None,
+        "return_std": float(returns.std(ddof=1)) if len(returns) > 1 else None,
+        "eval_return_mean": evaluation.mean if evaluation else None,
+        "eval_return_std": evaluation.std if evaluation else None,
+        "eval_episodes": evaluation.episodes if evaluation else 0,
+        "wall_seconds": wall,
+        "cpu_seconds": time.process_time() - started[1],
+        "steps_per_second": progress.steps / max(wall, 1e-9),
+        "skipped_updates": progress.skipped_updates,
+        "run_dir": str(run_dir),
+        "error": str(outcome.error) if outcome.error else None,
+    }
+
+
+def load(run_dir: Path | str, device: str | torch.device = "cpu", env_id: str | None = None) -> Loaded:
+    """The policy of a run and what is needed to play it.
+
+    A run whose env comes from a module (`my_pkg:MyEnv-v0`) is loaded only if `env_id` repeats that id: a run folder
+    from somebody else must not be able to name code to import.
+    """
+    run_dir = Path(run_dir)
+    state, warning = checkpoint.load(run_dir, device)
+    cfg = convert.from_dict(state["config"])
+    if ":" in cfg.env.id and env_id != cfg.env.id:
+        raise UserError(
+            f"the run's env is {cfg.env.id}: loading it imports the module {cfg.env.id.rpartition(':')[0]}; "
+            f"repeat env={cfg.env.id} if you trust it"
+        )
+    with build.make_env(cfg, 1) as env:
+        policy = build.make_policy(cfg, env)
+    policy.load_state_dict(state["runner"]["policy"])
+    return Loaded(policy.to(device), cfg, lambda num_envs: build.make_env(cfg, num_envs), warning)
