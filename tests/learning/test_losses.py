@@ -39,6 +39,10 @@ def array(name: str) -> Tensor:
     return torch.tensor(INPUTS[name], dtype=f64)
 
 
+def number(x: Tensor) -> float:
+    return float(x.detach())
+
+
 def batch(old: Tensor, advantage: Tensor, weight: Tensor | None = None, **given: Any) -> Batch:
     n = len(old)
     weight = torch.ones(n, dtype=f64) if weight is None else weight
@@ -65,21 +69,21 @@ def test_clipped_surrogate_golden() -> None:
     new, rows = main_case()
     loss, stats = ClippedSurrogate()(evaluation(new), rows, CLIP)
     loss.backward()
-    assert float(loss.detach()) == pytest.approx(EXPECTED["policy_loss"], abs=1e-8)
-    assert float(stats["policy/clip_fraction"]) == EXPECTED["clip_fraction"]
-    assert float(stats["policy/ratio_max"]) == pytest.approx(max(EXPECTED["ratio"]))
+    assert number(loss.detach()) == pytest.approx(EXPECTED["policy_loss"], abs=1e-8)
+    assert number(stats["policy/clip_fraction"]) == EXPECTED["clip_fraction"]
+    assert number(stats["policy/ratio_max"]) == pytest.approx(max(EXPECTED["ratio"]))
     torch.testing.assert_close(
         new.grad, torch.tensor(EXPECTED["dloss_dlogp"], dtype=f64), atol=1e-8, rtol=1e-6
     )
     per_sample = [
-        float(
-            ClippedSurrogate()(evaluation(new[i : i + 1]), batch(*(x[i : i + 1] for x in rows[3:5])), CLIP)[0].detach()
+        number(
+            ClippedSurrogate()(evaluation(new[i : i + 1]), batch(*(x[i : i + 1] for x in rows[3:5])), CLIP)[0]
         )
         for i in range(8)
     ]
     assert per_sample == pytest.approx(EXPECTED["policy_loss_per_sample"], abs=1e-8)
     unreached, _ = ClippedSurrogate(dual_clip=INPUTS["dual_clip"])(evaluation(new), rows, CLIP)
-    assert float(unreached) == pytest.approx(EXPECTED["dual_clip_loss"], abs=1e-8)
+    assert number(unreached) == pytest.approx(EXPECTED["dual_clip_loss"], abs=1e-8)
 
 
 def test_dual_clip_golden() -> None:
@@ -88,16 +92,16 @@ def test_dual_clip_golden() -> None:
     rows = batch(torch.zeros(4, dtype=f64), torch.tensor(case["advantages"], dtype=f64))
     loss, _ = ClippedSurrogate(dual_clip=INPUTS["dual_clip"])(evaluation(new), rows, CLIP)
     loss.backward()
-    assert float(loss) == pytest.approx(expected["loss"], abs=1e-8)
+    assert number(loss) == pytest.approx(expected["loss"], abs=1e-8)
     torch.testing.assert_close(new.grad, torch.tensor(expected["dloss_dlogp"], dtype=f64))
     without, _ = ClippedSurrogate()(evaluation(new), rows, CLIP)
-    assert float(without) == pytest.approx(expected["loss_without_dual_clip"], abs=1e-8)
+    assert number(without) == pytest.approx(expected["loss_without_dual_clip"], abs=1e-8)
 
 
 def test_surrogate_golden() -> None:
     new, rows = main_case()
     loss, _ = Surrogate()(evaluation(new), rows, CLIP)
-    assert float(loss) == pytest.approx(EXPECTED["unclipped_surrogate"], abs=1e-8)
+    assert number(loss) == pytest.approx(EXPECTED["unclipped_surrogate"], abs=1e-8)
 
 
 @pytest.mark.parametrize(("advantage", "loss"), [([1.0, -1.0], 0.5), ([-1.0, 1.0], -0.2)])
@@ -106,17 +110,18 @@ def test_clip_bounds_are_one_plus_and_minus_epsilon(advantage: list[float], loss
     new = torch.tensor([0.5, 1.5], dtype=f64).log()
     rows = batch(torch.zeros(2, dtype=f64), torch.tensor(advantage, dtype=f64))
     found, stats = ClippedSurrogate()(evaluation(new), rows, CLIP)
-    assert float(found) == pytest.approx(loss) and float(stats["policy/clip_fraction"]) == 1.0
+    assert number(found) == pytest.approx(loss) and number(stats["policy/clip_fraction"]) == 1.0
 
 
 def test_the_clip_is_a_coefficient() -> None:
     new, rows = main_case()
     losses = {
-        c: float(ClippedSurrogate()(evaluation(new), rows, CLIP._replace(clip=c))[0]) for c in (0.1, 0.2, 9.0)
+        c: number(ClippedSurrogate()(evaluation(new), rows, CLIP._replace(clip=c))[0])
+        for c in (0.1, 0.2, 9.0)
     }
     assert losses[9.0] == pytest.approx(EXPECTED["unclipped_surrogate"]) and len(set(losses.values())) == 3
     as_tensor = CLIP._replace(clip=torch.tensor(0.1, dtype=f64))  # pyright: ignore[reportArgumentType]
-    assert float(ClippedSurrogate()(evaluation(new), rows, as_tensor)[0]) == pytest.approx(losses[0.1])
+    assert number(ClippedSurrogate()(evaluation(new), rows, as_tensor)[0]) == pytest.approx(losses[0.1])
 
 
 LOSSES = {
@@ -191,7 +196,7 @@ def test_penalty_is_beta_times_the_exact_kl() -> None:
     loss, _ = KLPenalty(Categorical(2), beta=3.0)(
         evaluation(torch.zeros(1, dtype=f64), new_params), rows, CLIP
     )
-    assert float(loss) == pytest.approx(3 * 0.5108256, abs=1e-6)
+    assert number(loss) == pytest.approx(3 * 0.5108256, abs=1e-6)
     (gradient,) = torch.autograd.grad(loss, new_params)
     assert gradient.tolist()[0] == pytest.approx([3 * 0.4, -3 * 0.4])  # β (π_new − π_old)
 
@@ -202,9 +207,9 @@ def test_beta_follows_the_measured_kl() -> None:
     penalty = KLPenalty(Categorical(2), beta=given["beta0"], target=given["target_kl"])
     found = []
     for kl in given["kl_sequence"]:
-        used = float(penalty.finish(lambda kl=kl: torch.tensor(kl, dtype=f64))["schedule/kl_coef"])
+        used = number(penalty.finish(lambda kl=kl: torch.tensor(kl, dtype=f64))["schedule/kl_coef"])
         assert used == (found[-1] if found else given["beta0"])  # told is the one that the update used
-        found.append(float(penalty.beta))
+        found.append(number(penalty.beta))
     assert found == pytest.approx(golden["expected"]["ppo_kl_beta"])
 
 
@@ -213,17 +218,17 @@ def test_beta_is_held_within_limits_and_keeps_its_state() -> None:
     for kl, end in ((9.0, 50.0), (0.0, 1e-3)):
         for _ in range(40):
             penalty.finish(lambda kl=kl: torch.tensor(kl))
-        assert float(penalty.beta) == pytest.approx(end)
+        assert number(penalty.beta) == pytest.approx(end)
     penalty.finish(lambda: torch.tensor(torch.nan))
-    assert float(penalty.beta) == pytest.approx(1e-3)
+    assert number(penalty.beta) == pytest.approx(1e-3)
     penalty.finish(lambda: torch.tensor(torch.inf))
-    assert float(penalty.beta) == pytest.approx(2e-3)
+    assert number(penalty.beta) == pytest.approx(2e-3)
     other = KLPenalty(Categorical(2))
     other.load_state_dict({name: x.clone() for name, x in penalty.state_dict().items()})
     assert torch.equal(other.beta, penalty.beta)
     fixed = KLPenalty(Categorical(2), beta=0.7, target=None)
     fixed.finish(lambda: pytest.fail("nobody asked for the KL"))
-    assert float(fixed.beta) == pytest.approx(0.7)
+    assert number(fixed.beta) == pytest.approx(0.7)
 
 
 # ---------------------------------------------------------------------------------------------- value losses
@@ -239,7 +244,7 @@ def test_beta_is_held_within_limits_and_keeps_its_state() -> None:
 )
 def test_value_losses_golden(loss: Any, expected: str) -> None:
     found = loss(array("values_new"), array("values_old"), array("returns"), torch.ones(8, dtype=f64), CLIP)
-    assert float(found) == pytest.approx(EXPECTED[expected], abs=1e-8)
+    assert number(found) == pytest.approx(EXPECTED[expected], abs=1e-8)
 
 
 def test_huber_loss_equals_torchs() -> None:
@@ -250,7 +255,7 @@ def test_huber_loss_equals_torchs() -> None:
         torch.testing.assert_close(found, expected)
         a, b = (torch.autograd.grad(x, value)[0] for x in (found, expected))
         torch.testing.assert_close(a, b)
-    assert float(HuberError(50.0)(value, target, target, torch.ones(8, dtype=f64), CLIP)) == pytest.approx(
+    assert number(HuberError(50.0)(value, target, target, torch.ones(8, dtype=f64), CLIP)) == pytest.approx(
         EXPECTED["value_loss_half_mse"]
     )
 
@@ -278,10 +283,10 @@ def test_clipped_value_losses_by_definition(rows: list[tuple[float, float, float
     v, o, t = (x.numpy() for x in (value, old, target))
     clipped = (np.clip(v, o - clip, o + clip) - t) ** 2
     ones, c = torch.ones(len(rows), dtype=f64), CLIP._replace(value_clip=clip)
-    assert float(ClippedError()(value, old, target, ones, c)) == pytest.approx(
+    assert number(ClippedError()(value, old, target, ones, c)) == pytest.approx(
         0.5 * np.maximum((v - t) ** 2, clipped).mean(), rel=1e-9, abs=1e-9
     )
-    assert float(ClippedError("clip_only")(value, old, target, ones, c)) == pytest.approx(
+    assert number(ClippedError("clip_only")(value, old, target, ones, c)) == pytest.approx(
         clipped.mean(), rel=1e-9, abs=1e-9
     )
 
@@ -296,7 +301,7 @@ def test_values_are_standardised_before_they_are_clipped_or_cut() -> None:
     targets = torch.tensor([80.0, 120.0] * 50)
     policy.observe_targets(targets)
     shift, std = policy.value_scale()
-    assert float(shift) == pytest.approx(100.0) and float(std) == pytest.approx(20.0, rel=0.01)
+    assert number(shift) == pytest.approx(100.0) and number(std) == pytest.approx(20.0, rel=0.01)
     value, old, target = (torch.randn(15) * 30 + 100 for _ in range(3))
     rows = rows._replace(value=old, value_target=target)
     for loss in (SquaredError(), ClippedError(), ClippedError("clip_only"), HuberError(0.5)):
