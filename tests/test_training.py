@@ -1,0 +1,117 @@
+"""A run's edges: what is told, what counts as failed, and which settings cannot be met to the letter."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pgtrain import build, training
+from pgtrain.policies.distributions import DiagonalGaussian
+from tests.support import configure, critic_only, env_id
+
+A2C = critic_only(horizon=8)
+
+
+def train(folder: Path, env: Any, **settings: Any) -> training.Result:
+    defaults: dict[str, Any] = {"num_envs": 4, "total_steps": 128, **A2C}
+    return training.train(configure(env, **(defaults | settings)), folder, [])
+
+
+def log(folder: Path) -> str:
+    return (folder / "run.log").read_text()
+
+
+def test_an_env_that_never_ends_is_trained_on_and_the_missing_evaluation_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgtrain.evaluation.MAX_EPISODE_STEPS", 50)
+    result = train(tmp_path, env_id("NeverEnds"), eval={"episodes": 4})
+    assert result.exit_code == 0 and result.summary["status"] == "finished"
+    assert result.summary["eval_return_mean"] is None and result.summary["eval_episodes"] == 0
+    assert "no final evaluation" in log(tmp_path) and "env.max_episode_steps" in log(tmp_path)
+
+
+def test_steps_beyond_the_budget_are_stated(tmp_path: Path) -> None:
+    """3 envs × 64 rows do not divide 1000: the last window is 14 rows of 3, 1002 steps in all."""
+    settings = {"num_envs": 3, "total_steps": 1000, "eval": {"episodes": 0}}
+    result = train(tmp_path, {"id": env_id("FixedLen")}, **settings, horizon=64)
+    assert result.summary["steps"] == 1002
+    assert "2 steps more than total_steps=1,000" in log(tmp_path)
+
+
+def test_uneven_minibatches_are_told_once(tmp_path: Path) -> None:
+    train(tmp_path, {"id": env_id("FixedLen")}, update={"minibatch_size": 12}, eval={"episodes": 0})
+    text = "update.minibatch_size=12 does not divide the batch of 32: 3 minibatches of 10 or 11 steps"
+    assert log(tmp_path).count(text) == 1
+
+
+def test_even_minibatches_need_no_word(tmp_path: Path) -> None:
+    train(tmp_path, {"id": env_id("FixedLen")}, update={"minibatch_size": 16}, eval={"episodes": 0})
+    assert "minibatch" not in log(tmp_path)
+
+
+@pytest.mark.parametrize(("init", "held"), [(-80.0, -5.0), (80.0, 2.0)])
+def test_a_log_std_beyond_its_limits_is_held_and_told(tmp_path: Path, init: float, held: float) -> None:
+    result = train(tmp_path, {"id": env_id("AsymBox")}, policy={"log_std_init": init}, eval={"episodes": 0})
+    assert f"policy.log_std_init={init:g} is held between policy.log_std_min=-5" in log(tmp_path)
+    assert result.policy.log_std is not None
+    assert ((result.policy.log_std >= -5) & (result.policy.log_std <= 2)).all()
+    assert torch.isfinite(result.policy.log_std).all() and abs(float(result.policy.log_std[0].detach()) - held) < 0.5
+
+
+def test_log_std_driven_beyond_its_limit_finds_back() -> None:
+    """The clamp of the forward pass has no gradient beyond the limit; `constrain` puts the parameter on it, where it has."""
+    cfg = configure({"id": env_id("AsymBox")}, **A2C)
+    with build.make_env(cfg, 1) as env:
+        policy = build.make_policy(cfg, env)
+    assert policy.log_std is not None
+    with torch.no_grad():
+        policy.log_std.fill_(3.0)
+    assert float(torch.autograd.grad(policy.params(torch.zeros(1, 3)).sum(), policy.log_std)[0].abs().sum()) == 0
+    policy.constrain()
+    assert policy.log_std.tolist() == [2.0] * 3
+    assert torch.autograd.grad(policy.params(torch.zeros(1, 3)).sum(), policy.log_std)[0].tolist() == [1.0] * 3
+
+
+def test_the_largest_float_is_no_bound() -> None:
+    top = np.finfo(np.float32).max
+    gaussian = DiagonalGaussian(np.array([-top, -1.0]), np.array([top, 3.0]))
+    assert gaussian.bounded.tolist() == [False, True]
+    assert gaussian.half.tolist() == [1.0, 2.0] and gaussian.center.tolist() == [0.0, 1.0]
+
+
+def test_one_nan_reward_does_not_hide_the_returns(tmp_path: Path) -> None:
+    result = train(
+        tmp_path,
+        {"id": env_id("NaNReward"), "kwargs": {"at": 20}},
+        num_envs=1,
+        total_steps=160,
+        eval={"episodes": 0},
+        monitor={"log_every": 1},
+    )
+    assert result.summary["return_mean"] == 8.0  # every other episode: 8 steps of reward 1
+    assert result.summary["episodes"] == 20 and result.summary["skipped_updates"] >= 1
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    seen = [row["episode/return"] for row in rows if row.get("episode/return") is not None]
+    assert seen and all(math.isclose(x, 8.0) for x in seen)
+
+
+def test_a_skipped_update_is_in_the_files_whatever_the_cadence(tmp_path: Path) -> None:
+    train(
+        tmp_path,
+        {"id": env_id("NaNReward"), "kwargs": {"at": 20}},
+        num_envs=1,
+        total_steps=160,
+        eval={"episodes": 0},
+        monitor={"log_every": 1000},
+    )
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    # the reward of step 20 is in the third window of 8; the last iteration is always written
+    assert [row["progress/iteration"] for row in rows] == [3, 20]
+    assert [row["gradient/skipped_updates"] for row in rows] == [1, 1]
