@@ -18,7 +18,7 @@ from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.batch import Batch, Coefficients, flatten
 from pgtrain.learning.natural_gradient import NaturalUpdate
-from pgtrain.learning.schedules import Measured, Schedule, constant
+from pgtrain.learning.schedules import Measured, Schedule
 from pgtrain.learning.updates import Update, UpdateResult
 from pgtrain.monitor.diagnostics import locate_non_finite, policy_metrics, rollout_metrics
 from pgtrain.monitor.monitor import Monitor
@@ -71,8 +71,8 @@ class Runner:
     discount: float | None  # γ: weigh the steps of an episode by γᵗ, the exact discounted gradient
     monitor: Monitor
     callbacks: Sequence[Callback]
-    clip: Schedule = field(default_factory=lambda: constant(0.2))
-    value_clip: Schedule = field(default_factory=lambda: constant(0.2))
+    clip: Schedule | None = None  # None: the update has no such coefficient
+    value_clip: Schedule | None = None
     recompute_advantages: bool = False  # values and advantages anew before each epoch but the first
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
@@ -173,13 +173,11 @@ class Runner:
 
     def _coefficients(self, rollout: Rollout) -> Coefficients:
         progress = self.progress.steps / self.plan.total_steps
-        return Coefficients(*(schedule(progress) for schedule in self._schedules().values()))
+        return Coefficients(**{name: schedule(progress) for name, schedule in self._schedules().items()})
 
     def _schedules(self) -> dict[str, Schedule]:
-        names = Coefficients._fields
-        return dict(
-            zip(names, (self.learning_rate, self.entropy_coef, self.clip, self.value_clip), strict=True)
-        )
+        """By the name of the coefficient; those that the update has."""
+        return {name: x for name in Coefficients._fields if (x := getattr(self, name)) is not None}
 
     def _reestimate(self, rollout: Rollout) -> Callable[[], Batch]:
         return lambda: flatten(self.estimator(revalue(self.policy, rollout)), self.discount)
@@ -220,6 +218,8 @@ class Runner:
         if self.reward_scaler is not None:
             tensors["reward/scale"] = self.reward_scaler.std
         metrics = {"schedule/learning_rate": coefficients.learning_rate}  # unless the update has a say in it
+        if self.clip is not None:
+            metrics["schedule/clip"] = coefficients.clip
         metrics |= to_floats(tensors)  # the iteration's one device sync for numbers
         returns = np.concatenate([e.returns for e in self._unrecorded])
         finite = returns[np.isfinite(returns)]

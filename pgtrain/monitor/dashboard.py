@@ -86,7 +86,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "loss/actor",
         "actor loss",
-        "What the policy's update lowers: -mean(advantage x log-probability). Not an error: it need not go to 0.",
+        "What the policy's update lowers: -mean(advantage x log-probability, or x ratio). No error: need not go to 0.",
         "advantage",
         "NaN, or sudden peaks many times its usual size: a few samples rule the update.",
         LOSSES,
@@ -169,6 +169,14 @@ METRICS: tuple[Metric, ...] = (
         "How often the KL guard acted in this iteration: stopped or undid the update, or changed the learning rate.",
         "times",
         "In nearly every iteration (stop, skip): steps are too large for the limit.",
+        POLICY,
+    ),
+    Metric(
+        "schedule/clip",
+        "clip range",
+        "How far a probability ratio may move from 1 before its gradient ends.",
+        "1",
+        "Small and the clip fraction high: updates move the policy further than is used; fewer epochs.",
         POLICY,
     ),
     Metric(
@@ -384,6 +392,7 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
         Chart("Probability ratio: share clipped", ("policy/clip_fraction",)),
         Chart("Probability ratio: largest", ("policy/ratio_max",)),
         Chart("Epochs, KL guard", ("update/epochs", "update/kl_guard")),
+        Chart("Clip range", ("schedule/clip",)),
         Chart("KL coefficient", ("schedule/kl_coef",)),
         Chart("Entropy coefficient", ("schedule/entropy_coef",)),
     ),
