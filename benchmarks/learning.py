@@ -156,7 +156,7 @@ def settings(row: Row) -> dict[str, Any]:
 
 
 def counts(result: dict[str, Any] | None, today: dict[str, Any]) -> bool:
-    """Whether a kept result was made with today's settings of its row; a setting that is new since then is not asked."""
+    """Whether a kept result was made with today's settings of its row. One that is new since then is not asked."""
     return result is not None and all(today.get(key) == value for key, value in result["settings"].items())
 
 
