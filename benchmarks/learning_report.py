@@ -94,7 +94,7 @@ def line(row: Any, results: list[dict[str, Any]]) -> str:
 
 def env_of(row: Any) -> str:
     named = [override.removeprefix("env=") for override in row.overrides if override.startswith("env=")]
-    return named[0] if named else row.name.partition("/")[2]
+    return named[0] if named else row.name.rpartition("/")[2]
 
 
 def write_table(shown: Sequence[tuple[Any, list[dict[str, Any]]]]) -> None:

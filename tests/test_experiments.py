@@ -85,7 +85,11 @@ def test_a_preset_starts(name: str, tmp_path: Path) -> None:
         "monitor.tensorboard=false", "device=cpu", run_dir=tmp_path / "run",
     )  # fmt: skip
     summary = result.summary
-    assert (summary["status"], summary["steps"], summary["algo"]) == ("finished", steps, name.partition("/")[0])
+    assert (summary["status"], summary["steps"], summary["algo"]) == (
+        "finished",
+        steps,
+        name.partition("/")[0],
+    )
     assert summary["iterations"] >= 1
     assert summary["skipped_updates"] == 0
     kind = "categorical" if not hasattr(result.policy, "squashed") else config.policy.distribution.name
@@ -209,7 +213,9 @@ def test_a_misfit_is_told_in_one_line(overrides: list[str], text: str) -> None:
 
 
 def test_a_folder_in_place_of_a_preset_is_told_with_what_it_holds() -> None:
-    with pytest.raises(ConfigError, match=r"there is no preset of this name\. It is a folder with .*ppo/Swimmer-v5"):
+    with pytest.raises(
+        ConfigError, match=r"there is no preset of this name\. It is a folder with .*ppo/Swimmer-v5"
+    ):
         compose(["+experiment=ppo"])
 
 
