@@ -72,7 +72,7 @@ ROWS = (
     preset("trpo/Acrobot-v1", 5, -85, "−83.1 ± 18.6"),
     preset("ppo/Pendulum-v1", 5, -180, "−172.2 ± 104"),
     preset("trpo/MountainCarContinuous-v0", 5, 90, "92.5 ± 0.4"),
-    preset("ppo/InvertedPendulum-v5", 5, 950, "1000 (v2)"),
+    preset("ppo/InvertedPendulum-v5", 5, 950, "1000 ± 0 (SB3, one seed)"),
     preset("ppo/LunarLander-v3", 3, 200, "242.1 ± 31.8 (v2)"),
     preset("trpo/Hopper-v5", 3, 2500, "3372 ± 215 (v3)"),
     preset("ppo/HalfCheetah-v5", 3, 2000, "1443 (v4) … 5819 (v3)"),
