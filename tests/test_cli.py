@@ -221,7 +221,7 @@ def test_cfg_job(builder: Builder, capsys: pytest.CaptureFixture[str]) -> None:
     assert "lam: 1.0" in text
     assert "hydra" not in text
     assert cli.main(["algo=a2c", "--cfg", "job", "-p", "optim.lr"]) == 0
-    assert capsys.readouterr().out == "# @package optim.lr\nname: linear\nvalue: 0.002\n"
+    assert capsys.readouterr().out == "# @package optim.lr\nname: linear\nvalue: 0.002\nend: 0.0\n"
     assert not builder.calls
     assert not list(Path().iterdir())
 

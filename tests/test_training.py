@@ -62,21 +62,28 @@ def test_a_log_std_beyond_its_limits_is_held_and_told(tmp_path: Path, init: floa
     assert f"policy.log_std_init={init:g} is held between policy.log_std_min=-5" in log(tmp_path)
     assert result.policy.log_std is not None
     assert ((result.policy.log_std >= -5) & (result.policy.log_std <= 2)).all()
-    assert torch.isfinite(result.policy.log_std).all() and abs(float(result.policy.log_std[0].detach()) - held) < 0.5
+    assert (
+        torch.isfinite(result.policy.log_std).all()
+        and abs(float(result.policy.log_std[0].detach()) - held) < 0.5
+    )
 
 
 def test_log_std_driven_beyond_its_limit_finds_back() -> None:
-    """The clamp of the forward pass has no gradient beyond the limit; `constrain` puts the parameter on it, where it has."""
+    """The clamp of the forward pass has no gradient beyond the limit; `constrain` puts it back to where it has."""
     cfg = configure({"id": env_id("AsymBox")}, **A2C)
     with build.make_env(cfg, 1) as env:
         policy = build.make_policy(cfg, env)
     assert policy.log_std is not None
     with torch.no_grad():
         policy.log_std.fill_(3.0)
-    assert float(torch.autograd.grad(policy.params(torch.zeros(1, 3)).sum(), policy.log_std)[0].abs().sum()) == 0
+    assert (
+        float(torch.autograd.grad(policy.params(torch.zeros(1, 3)).sum(), policy.log_std)[0].abs().sum()) == 0
+    )
     policy.constrain()
     assert policy.log_std.tolist() == [2.0] * 3
-    assert torch.autograd.grad(policy.params(torch.zeros(1, 3)).sum(), policy.log_std)[0].tolist() == [1.0] * 3
+    assert (
+        torch.autograd.grad(policy.params(torch.zeros(1, 3)).sum(), policy.log_std)[0].tolist() == [1.0] * 3
+    )
 
 
 def test_the_largest_float_is_no_bound() -> None:

@@ -165,14 +165,18 @@ class NoGuardConfig(KLGuardConfig):
 class StopGuardConfig(KLGuardConfig):
     name: str = setting("stop", "kind of guard")
     limit: float | None = setting(0.02, "KL(old, new) after which no epoch follows; null: none", above=0)
-    estimate: str = setting("exact", "how the KL is measured: exact, or k3 from the actions", choices=ESTIMATES)
+    estimate: str = setting(
+        "exact", "how the KL is measured: exact, or k3 from the actions", choices=ESTIMATES
+    )
 
 
 @dataclass
 class SkipGuardConfig(KLGuardConfig):
     name: str = setting("skip", "kind of guard")
     limit: float | None = setting(0.05, "KL(old, new) above which the update is undone; null: none", above=0)
-    estimate: str = setting("exact", "how the KL is measured: exact, or k3 from the actions", choices=ESTIMATES)
+    estimate: str = setting(
+        "exact", "how the KL is measured: exact, or k3 from the actions", choices=ESTIMATES
+    )
 
 
 @dataclass
@@ -183,7 +187,9 @@ class LearningRateGuardConfig(KLGuardConfig):
     )
     smallest: float = setting(1e-5, "least learning rate", above=0)
     largest: float = setting(1e-2, "largest learning rate", above=0)
-    estimate: str = setting("exact", "how the KL is measured: exact, or k3 from the actions", choices=ESTIMATES)
+    estimate: str = setting(
+        "exact", "how the KL is measured: exact, or k3 from the actions", choices=ESTIMATES
+    )
 
 
 @dataclass
@@ -334,7 +340,9 @@ class TargetEntropyConfig(EntropyConfig):
     name: str = setting("target", "kind of schedule")
     coef: float = setting(0.01, "weight of the entropy bonus in the first update", above=0)
     target: float = setting(0.5, "entropy to hold, in nats; of continuous actions it may be negative")
-    rate: float = setting(0.05, "how fast the weight follows: at most this share an iteration", above=0, high=1)
+    rate: float = setting(
+        0.05, "how fast the weight follows: at most this share an iteration", above=0, high=1
+    )
     smallest: float = setting(1e-6, "least weight", above=0)
     largest: float = setting(1.0, "largest weight", above=0)
 
@@ -368,7 +376,9 @@ class CosineLearningRateConfig(LearningRateConfig):
 @dataclass
 class PlateauLearningRateConfig(LearningRateConfig):
     name: str = setting("plateau", "kind of schedule")
-    factor: float = setting(0.5, "what the rate is multiplied by when the return stands still", above=0, below=1)
+    factor: float = setting(
+        0.5, "what the rate is multiplied by when the return stands still", above=0, below=1
+    )
     patience: int = setting(20, "iterations without a new best mean return that are stood", low=1)
     threshold: float = setting(0.01, "what counts as a new best, as a share of the best's size", low=0)
     smallest: float = setting(1e-6, "least learning rate", above=0)

@@ -32,8 +32,8 @@ def check_update(config: Config) -> None:
         _check_guard(config, config.update)
     elif config.policy.share != 0:
         raise ConfigError(
-            f"policy.share={config.policy.share} with update={config.update.name}: its steps would move the critic, too; "
-            "use policy.share=0",
+            f"policy.share={config.policy.share}: with update={config.update.name} a step of the actor would move the "
+            "critic, too; use policy.share=0",
             "policy.share",
         )
     _check_entropy(config)
@@ -128,4 +128,3 @@ def minibatch_size(config: Config) -> tuple[str, int | None]:
 def learning_rate_unused(config: Config) -> bool:
     """Whether no parameter is changed by the optimiser: a natural step of an actor that has no critic."""
     return isinstance(config.update, NaturalConfig) and not has_critic(config)
-

@@ -160,7 +160,8 @@ class NaturalUpdate:
     ) -> UpdateResult:
         actor = self._actor_step(batch, coefficients)
         if self.critic is None:
-            return actor
+            nothing = torch.full((), torch.nan, device=actor.ok.device)
+            return actor._replace(stats=actor.stats | {"schedule/learning_rate": nothing})  # it has no use
         critic = self.critic(batch, coefficients, reestimate)
         return UpdateResult(critic.stats | actor.stats, torch.cat([actor.ok, critic.ok]))
 
