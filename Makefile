@@ -1,4 +1,4 @@
-# `make help` lists what there is. ARGS="…" is passed on by train, test, bench and results.
+# `make help` lists what there is. ARGS="…" is passed on by train, test, bench and bench-learning.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -16,7 +16,7 @@ TRAIN := $(if $(call chosen,algo),,algo=reinforce) $(if $(call chosen,env),,env=
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-15s %s\n", $$1, $$2 }'
 
 .PHONY: setup
 setup: $(STAMP) ## make .venv with pgtrain and all it needs (does nothing when nothing changed)
@@ -72,8 +72,8 @@ types: setup ## check the types of the package
 bench: setup ## measure training speed; ARGS=--write-readme updates the README's table
 	@$(BIN)/python benchmarks/throughput.py $(ARGS)
 
-.PHONY: results
-results: setup ## train every recipe on several seeds; ARGS=--write-readme updates the README's table
+.PHONY: bench-learning
+bench-learning: setup ## train presets and recipes on several seeds, update docs/results.md; ARGS=--quick tests today's code
 	@$(BIN)/python benchmarks/learning.py $(ARGS)
 
 .PHONY: legend

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from pgtrain import device
+from pgtrain.build_update import make_schedule, make_update
 from pgtrain.callbacks import Checkpointer
-from pgtrain.config import checks, convert, schema
+from pgtrain.config import checks, convert, schema, update_checks
 from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning import advantages
-from pgtrain.learning.gradients import Backprop
-from pgtrain.learning.optimizers import Adam
-from pgtrain.learning.schedules import SCHEDULES, Schedule
-from pgtrain.learning.updates import Update
+from pgtrain.learning.schedules import constant
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.distributions import Categorical, DiagonalGaussian
+from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
 from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RewardScaler, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Collector
 from pgtrain.runner import Plan, Runner
+from pgtrain.types import UserError
 
 STREAMS = ("network", "env", "action", "minibatch", "evaluation")
 
@@ -54,9 +52,7 @@ def make_env(cfg: schema.Config, num_envs: int) -> VectorEnv:
 def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
     """The policy on the CPU, initialised from the run's network stream."""
     p = cfg.policy
-    space = env.action_space
-    discrete = hasattr(space, "n")
-    distribution = Categorical(int(space.n)) if discrete else DiagonalGaussian(space.low, space.high)  # pyright: ignore
+    distribution = make_distribution(cfg, env)
     standardise = p.normalize_obs == "running" and env.obs_is_float_box
     with torch.random.fork_rng(devices=[]):  # neither takes from the user's global stream nor depends on it
         torch.manual_seed(streams(cfg.seed)["network"])
@@ -67,7 +63,9 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
             activation=p.activation,
             share=len(p.hidden) if p.share == "all" else int(p.share),
             critic=schema.has_critic(cfg),
-            last_gain=p.last_layer_gain,
+            last_gain=p.last_layer_gain or 1.0,  # not used without ortho_init
+            ortho_init=p.ortho_init,
+            features=features_of(p.distribution),
         )
     return ActorCritic(
         network,
@@ -79,6 +77,35 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
         log_std_min=p.log_std_min,
         log_std_max=p.log_std_max,
     )
+
+
+def make_distribution(cfg: schema.Config, env: VectorEnv) -> Categorical | DiagonalGaussian:
+    """Raises: UserError for gSDE with discrete actions."""
+    space, d = env.action_space, cfg.policy.distribution
+    if hasattr(space, "n"):
+        if isinstance(d, schema.StateDependentConfig):
+            raise UserError(
+                f"policy/distribution=gsde needs continuous actions, and those of {cfg.env.id} are discrete: "
+                "use policy/distribution=gaussian, which then has no say"
+            )
+        return Categorical(int(space.n))  # pyright: ignore
+    if isinstance(d, schema.StateDependentConfig):
+        features = [env.obs_dim, *cfg.policy.hidden][-1]
+        return StateDependentGaussian(
+            space.low,  # pyright: ignore
+            space.high,  # pyright: ignore
+            features,
+            sample_freq=d.sample_freq,
+            expln=d.expln,
+        )
+    return DiagonalGaussian(space.low, space.high)  # pyright: ignore
+
+
+def features_of(d: schema.DistributionConfig) -> str | None:
+    """Whether the actor gives its features, and whether a gradient flows back through them."""
+    if isinstance(d, schema.StateDependentConfig):
+        return "learned" if d.learn_features else "detached"
+    return None
 
 
 def make_estimator(cfg: schema.Config) -> advantages.Estimator:
@@ -94,31 +121,6 @@ def make_estimator(cfg: schema.Config) -> advantages.Estimator:
     return advantages.GAE(cfg.gamma, a.lam)
 
 
-def make_update(cfg: schema.Config, policy: ActorCritic, flat: FlatParameters) -> Update:
-    u = cfg.update
-    source = Backprop(
-        policy,
-        flat,
-        value_coef=u.value_coef or 0.0,
-        normalize_advantage=cfg.advantage.normalize,
-        mean_over=u.mean_over,
-    )
-    assert isinstance(cfg.optim, schema.AdamConfig)
-    return Update(
-        source,
-        flat,
-        Adam(flat.data, eps=cfg.optim.eps),
-        torch.Generator().manual_seed(streams(cfg.seed)["minibatch"]),
-        epochs=u.epochs,
-        minibatch_size=u.minibatch_size,
-        max_grad_norm=cfg.optim.max_grad_norm,
-    )
-
-
-def make_schedule(cfg: Any) -> Schedule:
-    return SCHEDULES[cfg.name](cfg.coef if isinstance(cfg, schema.EntropyConfig) else cfg.value)
-
-
 def make_runner(
     cfg: schema.Config,
     env: VectorEnv,
@@ -132,9 +134,10 @@ def make_runner(
     where, notice = device.resolve(cfg.device.name, sum(p.numel() for p in policy.parameters()))
     notices += [*([notice] if notice else []), *tell(cfg, policy)]
     policy.to(where)
-    flat = FlatParameters(policy)
+    flat = FlatParameters(policy)  # before the actor, which works on the parameters' memory
     seeds = streams(cfg.seed)
     whole = cfg.collect.unit == "episodes"
+    u, value_clip = cfg.update, getattr(cfg.update.value_loss, "clip", None)
     return Runner(
         plan=Plan(cfg.total_steps, None if whole else cfg.horizon, cfg.collect.episodes if whole else None),
         policy=policy,
@@ -143,9 +146,12 @@ def make_runner(
         ),
         reward_scaler=make_reward_scaler(cfg, env, where),
         estimator=make_estimator(cfg),
-        update=make_update(cfg, policy, flat),
+        update=make_update(cfg, policy, flat, seeds["minibatch"]),
         learning_rate=make_schedule(cfg.optim.lr),
         entropy_coef=make_schedule(cfg.entropy),
+        clip=make_schedule(u.clip) if isinstance(u, schema.ClippedConfig) else None,
+        value_clip=constant(value_clip) if value_clip is not None else None,
+        recompute_advantages=getattr(u, "recompute_advantages", False),
         discount=cfg.gamma if cfg.advantage.discount_states else None,
         monitor=monitor,
         callbacks=[
@@ -162,12 +168,12 @@ def tell(cfg: schema.Config, policy: ActorCritic) -> list[str]:
     if policy.log_std is not None and not p.log_std_min <= p.log_std_init <= p.log_std_max:
         limits = f"policy.log_std_min={p.log_std_min:g} and policy.log_std_max={p.log_std_max:g}"
         notices.append(f"policy.log_std_init={p.log_std_init:g} is held between {limits}")
-    size = cfg.update.minibatch_size
+    key, size = update_checks.minibatch_size(cfg)
     if size is not None and cfg.horizon is not None and (rows := cfg.horizon * cfg.num_envs) % size:
         parts = math.ceil(rows / size)
         even = f"{rows // parts} or {rows // parts + 1}" if rows % parts else f"{rows // parts}"
         notices.append(
-            f"update.minibatch_size={size} does not divide the batch of {rows}: {parts} minibatches of {even} steps"
+            f"{key}={size} does not divide the batch of {rows}: {parts} minibatches of {even} steps"
         )
     return notices
 
@@ -176,10 +182,14 @@ def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> N
     """Settings that this env's spaces leave without effect are refused, not ignored."""
     if hasattr(env.action_space, "n"):
         keys = ["policy.mean", "policy.log_std_init", "policy.log_std_min", "policy.log_std_max"]
+        keys += ["policy/distribution", "policy.distribution."]
         checks.refuse_unused(overrides, keys, f"with the discrete actions of {cfg.env.id}")
     if not env.obs_is_float_box and cfg.policy.normalize_obs == "running":
         why = f"with the observations of {cfg.env.id}, which are no floats"
         checks.refuse_unused(overrides, ["policy.normalize_obs"], why)
+    if update_checks.learning_rate_unused(cfg):
+        why = f"with update={cfg.update.name} and no critic, as the optimiser is the critic's"
+        checks.refuse_unused(overrides, ["optim", "optim/lr", "optim."], why)
 
 
 def make_reward_scaler(cfg: schema.Config, env: VectorEnv, where: torch.device) -> RewardScaler | None:

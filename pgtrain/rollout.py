@@ -51,6 +51,7 @@ class Rollout:
     next_value: Tensor | None  # [T, N] V of the TRUE successor: of the final observation at a cut
     final_inputs: Tensor  # [C, D] standardised observations that episodes ended with
     final_index: tuple[Tensor, Tensor]  # (t, n) of each, [C]
+    last_inputs: Tensor  # [N, D] standardised observations after the window's last step
     num_steps: int  # real env steps: rows of weight 1
     whole_episodes: bool
     advantage: Tensor | None = None  # [T, N]
@@ -191,10 +192,10 @@ class Collector:
         action, params = self._tensor(s.action[:steps]), self._tensor(s.params[:steps])
         inputs = self._tensor(s.inputs[:steps])
         final_inputs, final_index = self._finals(inputs.shape[-1])
+        last_inputs = policy.prepare(self._tensor(self.obs))
         value = next_value = None
         if policy.has_critic:
-            last = policy.prepare(self._tensor(self.obs)).unsqueeze(0)
-            value, next_value = true_values(policy.value, inputs, last, final_inputs, final_index)
+            value, next_value = true_values(policy.value, inputs, last_inputs, final_inputs, final_index)
         reward = self._tensor(s.reward[:steps])
         rollout = Rollout(
             obs=self._tensor(s.obs[:steps]),
@@ -213,6 +214,7 @@ class Collector:
             next_value=next_value,
             final_inputs=final_inputs,
             final_index=final_index,
+            last_inputs=last_inputs,
             num_steps=int(s.valid[:steps].sum()),
             whole_episodes=whole_episodes,
         )
@@ -273,6 +275,14 @@ class Collector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.actor.load_state_dict(state["actor"])
+
+
+@torch.no_grad()
+def revalue(policy: ActorCritic, rollout: Rollout) -> Rollout:
+    """The same experience as today's critic values it."""
+    r = rollout
+    value, next_value = true_values(policy.value, r.inputs, r.last_inputs, r.final_inputs, r.final_index)
+    return r.replace(value=value, next_value=next_value)
 
 
 def true_values(

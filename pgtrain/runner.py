@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,14 +16,15 @@ from torch import Tensor
 from pgtrain.callbacks import Callback
 from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.learning.advantages import Estimator
-from pgtrain.learning.gradients import Batch, flatten
-from pgtrain.learning.schedules import Schedule
-from pgtrain.learning.updates import Coefficients, Update, UpdateResult
+from pgtrain.learning.batch import Batch, Coefficients, flatten
+from pgtrain.learning.natural_gradient import NaturalUpdate
+from pgtrain.learning.schedules import Measured, Schedule
+from pgtrain.learning.updates import Update, UpdateResult
 from pgtrain.monitor.diagnostics import locate_non_finite, policy_metrics, rollout_metrics
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.normalizer import RewardScaler
-from pgtrain.rollout import Collector, Episodes, Rollout
+from pgtrain.rollout import Collector, Episodes, Rollout, revalue
 from pgtrain.types import TrainingError
 
 
@@ -65,12 +66,15 @@ class Runner:
     collector: Collector
     reward_scaler: RewardScaler | None
     estimator: Estimator
-    update: Update
+    update: Update | NaturalUpdate
     learning_rate: Schedule
     entropy_coef: Schedule
     discount: float | None  # γ: weigh the steps of an episode by γᵗ, the exact discounted gradient
     monitor: Monitor
     callbacks: Sequence[Callback]
+    clip: Schedule | None = None  # None: the update has no such coefficient
+    value_clip: Schedule | None = None
+    recompute_advantages: bool = False  # values and advantages anew before each epoch but the first
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
     progress: Progress = field(default_factory=Progress)
@@ -116,11 +120,13 @@ class Runner:
         clock.lap("time/estimate")
         batch = flatten(rollout, self.discount)
         coefficients = self._coefficients(rollout)
-        result = self.update(batch, coefficients)
+        anew = self._reestimate(rollout) if self.recompute_advantages else None
+        result = self.update(batch, coefficients, anew)
         made = result.ok.tolist()
         self._adapt(rollout, batch, learned=any(made))
         clock.lap("time/update")
         self._count(rollout, episodes, made)
+        self._show_schedules(episodes, result)
         notable = not all(made) or not self._goes_on()
         if self.monitor.wants(self.progress.iterations, self.progress.steps, notable):
             self._log(rollout, batch, result, coefficients, clock)
@@ -168,7 +174,14 @@ class Runner:
 
     def _coefficients(self, rollout: Rollout) -> Coefficients:
         progress = self.progress.steps / self.plan.total_steps
-        return Coefficients(self.learning_rate(progress), self.entropy_coef(progress))
+        return Coefficients(**{name: schedule(progress) for name, schedule in self._schedules().items()})
+
+    def _schedules(self) -> dict[str, Schedule]:
+        """By the name of the coefficient; those that the update has."""
+        return {name: x for name in Coefficients._fields if (x := getattr(self, name)) is not None}
+
+    def _reestimate(self, rollout: Rollout) -> Callable[[], Batch]:
+        return lambda: flatten(self.estimator(revalue(self.policy, rollout)), self.discount)
 
     def _count(self, rollout: Rollout, episodes: Episodes, made: list[bool]) -> None:
         p = self.progress
@@ -184,6 +197,14 @@ class Runner:
             p.skipped_in_a_row = 0 if ok else p.skipped_in_a_row + 1
         self._unrecorded.append(episodes)
 
+    def _show_schedules(self, episodes: Episodes, result: UpdateResult) -> None:
+        recent = self.progress.recent_returns
+        mean_return = float(np.mean(recent)) if recent else math.nan
+        entropy = float(result.stats.get("policy/entropy", math.nan))
+        measured = Measured(episodes.returns.tolist(), mean_return, entropy)
+        for schedule in self._schedules().values():
+            schedule.observe(measured)
+
     def _log(
         self,
         rollout: Rollout,
@@ -195,10 +216,13 @@ class Runner:
         """Numbers of this iteration, and of the episodes that ended since the last entry of the files."""
         p, started = self.progress, time.perf_counter()
         tensors = result.stats | rollout_metrics(rollout) | policy_metrics(self.policy, batch)
-        tensors.pop("loss")
+        tensors.pop("loss", None)
         if self.reward_scaler is not None:
             tensors["reward/scale"] = self.reward_scaler.std
-        metrics = to_floats(tensors)  # the iteration's one device sync for numbers
+        metrics = {"schedule/learning_rate": coefficients.learning_rate}  # unless the update has a say in it
+        if self.clip is not None:
+            metrics["schedule/clip"] = coefficients.clip
+        metrics |= to_floats(tensors)  # the iteration's one device sync for numbers
         returns = np.concatenate([e.returns for e in self._unrecorded])
         finite = returns[np.isfinite(returns)]
         if len(finite):
@@ -210,7 +234,6 @@ class Runner:
         metrics |= {
             "episode/count": len(returns),
             "gradient/skipped_updates": p.skipped_updates,
-            "schedule/learning_rate": coefficients.learning_rate,
             "schedule/entropy_coef": coefficients.entropy_coef,
             "progress/iteration": p.iterations,
             "progress/steps": p.steps,
@@ -251,8 +274,8 @@ class Runner:
         """All that moves in a run, tensors and plain numbers only."""
         return {
             "policy": self.policy.state_dict(),
-            "optimizer": self.update.optimizer.state_dict(),
-            "minibatch_rng": self.update.generator.get_state(),
+            "update": self.update.state_dict(),
+            "schedules": {name: schedule.state_dict() for name, schedule in self._schedules().items()},
             "collector": self.collector.state_dict(),
             "reward_scaler": None if self.reward_scaler is None else self.reward_scaler.state_dict(),
             "progress": self.progress.state_dict(),

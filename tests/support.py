@@ -284,6 +284,7 @@ def make_rollout(
         next_value=None if next_value is None else grid(next_value, torch.float32),
         final_inputs=torch.zeros(0, inputs.shape[-1]),
         final_index=(none, none),
+        last_inputs=torch.zeros(n, inputs.shape[-1]),
         num_steps=int((used > 0).sum()),
         whole_episodes=whole_episodes,
     )

@@ -84,7 +84,7 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"seed=0 +of every random number", text)
     assert "CartPole-v1*" in text
     examples = text.partition("\nexamples\n")[2].partition("\n\n")[0].splitlines()
-    assert len(examples) == 5
+    assert len(examples) == 6
     assert max(map(len, text.splitlines())) <= 120
 
 
@@ -94,7 +94,7 @@ def test_the_examples_of_the_help_compose(capsys: pytest.CaptureFixture[str]) ->
     cli.main(["--help"])
     examples = capsys.readouterr().out.partition("\nexamples\n")[2].partition("\n\n")[0].splitlines()
     runs = [line.split()[1:] for line in examples if line.split()[1] not in ("-m", "eval")]
-    assert len(runs) == 3
+    assert len(runs) == 4
     for words in runs:
         compose([word for word in words if not word.startswith("env=LunarLander")])
 
@@ -221,7 +221,7 @@ def test_cfg_job(builder: Builder, capsys: pytest.CaptureFixture[str]) -> None:
     assert "lam: 1.0" in text
     assert "hydra" not in text
     assert cli.main(["algo=a2c", "--cfg", "job", "-p", "optim.lr"]) == 0
-    assert capsys.readouterr().out == "# @package optim.lr\nname: linear\nvalue: 0.002\n"
+    assert capsys.readouterr().out == "# @package optim.lr\nname: linear\nvalue: 0.002\nend: 0.0\n"
     assert not builder.calls
     assert not list(Path().iterdir())
 

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pgtrain import build
 from pgtrain.envs.vector import adapt_vector_env
 from pgtrain.interrupt import Interrupted
-from pgtrain.learning.gradients import flatten
+from pgtrain.learning.batch import flatten
 from pgtrain.monitor.dashboard import BY_TAG
 from pgtrain.monitor.diagnostics import locate_non_finite, policy_metrics, rollout_metrics
 from pgtrain.runner import Progress, Runner
@@ -247,8 +247,8 @@ def test_an_overflowing_gradient_is_named_by_its_tensors(tmp_path: Path) -> None
     runner, log = make_runner(cfg, tmp_path, scripted([[4], [6]]))
     source = runner.update.source
 
-    def broken(batch: Any, entropy_coef: float) -> Any:
-        stats = source(batch, entropy_coef)
+    def broken(batch: Any, coefficients: Any) -> Any:
+        stats = source(batch, coefficients)
         runner.update.flat.grad[runner.update.flat.slices["network.actor.0.bias"]] = torch.inf
         return stats
 
@@ -606,10 +606,10 @@ def test_state_dict_holds_what_a_resumed_run_needs(tmp_path: Path) -> None:
     path = tmp_path / "state.pt"
     torch.save(runner.state_dict(), path)
     state = torch.load(path, weights_only=True)
-    assert state.keys() == {"policy", "optimizer", "minibatch_rng", "collector", "reward_scaler", "progress"}
+    assert state.keys() == {"policy", "update", "schedules", "collector", "reward_scaler", "progress"}
     other, _ = make_runner(cfg, tmp_path)
     other.policy.load_state_dict(state["policy"])
-    other.update.optimizer.load_state_dict(state["optimizer"])
+    other.update.load_state_dict(state["update"])
     other.collector.load_state_dict(state["collector"])
     other.progress.load_state_dict(state["progress"])
     assert torch.equal(other.update.flat.data, runner.update.flat.data)

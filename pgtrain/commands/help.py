@@ -51,9 +51,11 @@ examples
   pgtrain algo=a2c env=LunarLander-v3 num_envs=16 total_steps=5e5 seed=1
   pgtrain algo=reinforce advantage/baseline=value env=Acrobot-v1 optim.lr.value=3e-4
   pgtrain -m algo=reinforce,a2c seed=0,1,2
+  pgtrain +experiment=ppo/Pendulum-v1 seed=1
   pgtrain eval latest episodes=100
 
 more
+  +experiment=ALGO/ENV    a tuned preset: recipe, env and the numbers for both; +experiment=ppo names those of ppo
   --cfg job               show the settings that a command line gives, and don't train
   --config-dir FOLDER     a folder with options of your own, e.g. FOLDER/env/my_env.yaml
   hydra.run.dir=FOLDER    the run folder (else outputs/<date>/<time>_<algo>_<env>_s<seed>)

@@ -9,21 +9,29 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from pgtrain.config.errors import ConfigError, shown
+from pgtrain.config.errors import ConfigError, no_effect
 from pgtrain.config.schema import (
     AdvantageConfig,
     Config,
     MonteCarloConfig,
     NStepConfig,
+    StateDependentConfig,
     ValueBaselineConfig,
     has_critic,
+)
+from pgtrain.config.update_checks import (
+    ADD_CRITIC,
+    NO_CRITIC,
+    check_update,
+    minibatch_size,
+    settle_update,
 )
 
 HORIZON = 128
 EPISODES = 1
-VALUE_COEF = 0.5
 REWARD_CLIP = 10.0
 KEEP = 3
+LAST_LAYER_GAIN = 0.01
 
 
 def settle(config: Config) -> Config:
@@ -39,10 +47,11 @@ def settle(config: Config) -> Config:
         horizon=(config.horizon or HORIZON) if steps else None,
         collect=replace(config.collect, episodes=None if steps else config.collect.episodes or EPISODES),
     )
-    if has_critic(config) and config.update.value_coef is None:
-        config.update = replace(config.update, value_coef=VALUE_COEF)
+    config.update = settle_update(config)
     if has_critic(config) and config.policy.normalize_value is None:
         config.policy = replace(config.policy, normalize_value="running")
+    if config.policy.ortho_init and config.policy.last_layer_gain is None:
+        config.policy = replace(config.policy, last_layer_gain=LAST_LAYER_GAIN)
     if config.reward.scaling != "none" and config.reward.clip is None:
         config.reward = replace(config.reward, clip=REWARD_CLIP)
     if config.checkpoint.every_steps is not None and config.checkpoint.keep is None:
@@ -60,25 +69,22 @@ def check(config: Config) -> None:
     _check_advantage(config.advantage, config)
     _check_critic(config)
     _check_policy(config)
+    check_update(config)
     _check_env(config)
     _check_rest(config)
-
-
-def _no_effect(key: str, value: object, why: str, instead: str) -> ConfigError:
-    return ConfigError(f"{key}={shown(value)} has no effect {why}: {instead}", key)
 
 
 def _check_collect(config: Config) -> None:
     collect = config.collect
     if collect.unit == "episodes" and config.horizon is not None:
-        raise _no_effect(
+        raise no_effect(
             "horizon",
             config.horizon,
             "with collect.unit=episodes",
             "use horizon=null, and collect.episodes for the number of episodes, or collect.unit=steps",
         )
     if collect.unit == "steps" and collect.episodes is not None:
-        raise _no_effect(
+        raise no_effect(
             "collect.episodes",
             collect.episodes,
             "with collect.unit=steps",
@@ -126,14 +132,10 @@ def _check_critic(config: Config) -> None:
     """Settings of the value network, where there is none."""
     if has_critic(config):
         return
-    why = "without a critic"
-    instead = "use advantage/baseline=value, advantage=gae, td or n_step, or leave it out"
-    if config.update.value_coef is not None:
-        raise _no_effect("update.value_coef", config.update.value_coef, why, instead)
     if config.policy.share != 0:
-        raise _no_effect("policy.share", config.policy.share, why, instead)
+        raise no_effect("policy.share", config.policy.share, NO_CRITIC, ADD_CRITIC)
     if config.policy.normalize_value is not None:
-        raise _no_effect("policy.normalize_value", config.policy.normalize_value, why, instead)
+        raise no_effect("policy.normalize_value", config.policy.normalize_value, NO_CRITIC, ADD_CRITIC)
 
 
 def _check_policy(config: Config) -> None:
@@ -150,6 +152,18 @@ def _check_policy(config: Config) -> None:
             f"policy.log_std_min={policy.log_std_min:g} must be below policy.log_std_max={policy.log_std_max:g}",
             "policy.log_std_min",
         )
+    if policy.last_layer_gain is not None and not policy.ortho_init:
+        raise no_effect(
+            "policy.last_layer_gain",
+            policy.last_layer_gain,
+            "with policy.ortho_init=false",
+            "use policy.ortho_init=true, or leave it out",
+        )
+    if isinstance(policy.distribution, StateDependentConfig) and policy.distribution.sample_freq == 0:
+        raise ConfigError(
+            "policy.distribution.sample_freq=0: must be a whole number of at least 1, or -1 for one draw a rollout",
+            "policy.distribution.sample_freq",
+        )
 
 
 def _check_env(config: Config) -> None:
@@ -157,7 +171,7 @@ def _check_env(config: Config) -> None:
     if env.workers is None:
         return
     if env.backend not in ("process", "auto"):
-        raise _no_effect(
+        raise no_effect(
             "env.workers", env.workers, f"with env.backend={env.backend}", "use env.backend=process"
         )
     if env.workers > config.num_envs:
@@ -169,13 +183,13 @@ def _check_env(config: Config) -> None:
 
 def _check_rest(config: Config) -> None:
     if config.reward.scaling == "none" and config.reward.clip is not None:
-        raise _no_effect(
+        raise no_effect(
             "reward.clip", config.reward.clip, "with reward.scaling=none", "use reward.scaling=running_std"
         )
     if config.eval.episodes == 0 and not config.eval.greedy:
-        raise _no_effect("eval.greedy", config.eval.greedy, "with eval.episodes=0", "use eval.episodes=100")
+        raise no_effect("eval.greedy", config.eval.greedy, "with eval.episodes=0", "use eval.episodes=100")
     if config.checkpoint.keep is not None and config.checkpoint.every_steps is None:
-        raise _no_effect(
+        raise no_effect(
             "checkpoint.keep",
             config.checkpoint.keep,
             "with checkpoint.every_steps=null",
@@ -188,12 +202,12 @@ def _check_batch(config: Config) -> None:
     if config.horizon is None:
         return
     batch = config.num_envs * config.horizon
-    size = config.update.minibatch_size
+    key, size = minibatch_size(config)
     if size is not None and size > batch:
         raise ConfigError(
-            f"update.minibatch_size={size}: must be at most the batch of {batch} steps "
-            f"(num_envs={config.num_envs} x horizon={config.horizon})",
-            "update.minibatch_size",
+            f"{key}={size}: must be at most the batch of {batch} steps (num_envs={config.num_envs} x "
+            f"horizon={config.horizon}), or null",
+            key,
         )
     advantage = config.advantage
     if isinstance(advantage, NStepConfig) and advantage.n > config.horizon:

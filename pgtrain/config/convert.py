@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pgtrain.config.errors import ConfigError, closest_key, did_you_mean, nearest, shown
-from pgtrain.config.schema import OPTIONS, Config, Limits
+from pgtrain.config.fields import Limits
+from pgtrain.config.schema import OPTIONS, Config
 
 KIND = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -184,6 +185,7 @@ def _within(value: Any, limits: Limits) -> bool:
         (limits.low is not None and value < limits.low)
         or (limits.above is not None and value <= limits.above)
         or (limits.high is not None and value > limits.high)
+        or (limits.below is not None and value >= limits.below)
     )
 
 
@@ -215,13 +217,15 @@ def allowed(hint: Any, limits: Limits) -> str:
 
 
 def _range(limits: Limits) -> str:
-    if limits.low is not None and limits.high is not None:
-        return f" from {limits.low:.12g} to {limits.high:.12g}"
-    if limits.low is not None:
-        return f" of at least {limits.low:.12g}"
-    if limits.above is not None:
-        return f" above {limits.above:.12g}"
-    return ""
+    low, above, high, below = (
+        "" if bound is None else f"{bound:.12g}"
+        for bound in (limits.low, limits.above, limits.high, limits.below)
+    )
+    if low and high:
+        return f" from {low} to {high}"
+    lower = f" of at least {low}" if low else f" above {above}" if above else ""
+    upper = f" below {below}" if below else f" at most {high}" if high else ""
+    return lower + (" and" if lower and upper else "") + upper
 
 
 def _value_hint(value: Any, limits: Limits) -> str:

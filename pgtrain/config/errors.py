@@ -30,6 +30,13 @@ OTHER_NAMES = {
     "batch_size": "update.minibatch_size",
     "minibatch": "update.minibatch_size",
     "n_epochs": "update.epochs",
+    "clip_range": "update.clip.value",
+    "clip_coef": "update.clip.value",
+    "clip": "update.clip.value",
+    "target_kl": "update.kl_guard.limit",
+    "kl_limit": "update.kl_guard.limit",
+    "max_kl": "update.step.max_kl",
+    "sde_sample_freq": "policy.distribution.sample_freq",
     "env_id": "env",
 }
 
@@ -60,6 +67,11 @@ def shown(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(shown, value)) + "]"
     return str(value)
+
+
+def no_effect(key: str, value: object, why: str, instead: str) -> ConfigError:
+    """For a setting that would be ignored beside the others."""
+    return ConfigError(f"{key}={shown(value)} has no effect {why}: {instead}", key)
 
 
 def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:

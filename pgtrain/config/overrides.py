@@ -15,6 +15,7 @@ from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from pgtrain.config import experiments
 from pgtrain.config.convert import scalar_for_group, type_hints
 from pgtrain.config.errors import ConfigError, did_you_mean, nearest, one_line, shown
 from pgtrain.config.schema import OPTIONS, Config
@@ -71,6 +72,9 @@ def check_overrides(
         if override.is_hydra_override():
             _check_hydra(override, options)
             continue
+        if key == experiments.GROUP and not override.is_delete():
+            experiments.check(loader, override, parsed, options)
+            continue
         if override.is_delete():
             if not key.startswith("env.kwargs."):
                 raise ConfigError(
@@ -97,6 +101,8 @@ def group_options(loader: ConfigLoader, group: str, config_name: str, lookup: li
     """Names of the files in a group; empty for what is no group. `lookup`: an override of hydra.searchpath."""
     if "." in group:
         return []
+    if group == experiments.GROUP:
+        return experiments.names(loader, config_name, lookup)
     if lookup or not hasattr(loader, "repository"):
         return loader.get_group_options(group, config_name=config_name, overrides=lookup)
     return loader.repository.get_group_options(group)  # pyright: ignore[reportAttributeAccessIssue]  # much faster

@@ -8,35 +8,66 @@ applies, and `checks.check` refuses a value where it doesn't. Nothing here impor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from pgtrain.config.fields import group, setting
+from pgtrain.config.parts import (
+    AdamConfig,
+    AdvantageConfig,
+    BaselineConfig,
+    BootstrappedReturnConfig,
+    ClipConfig,
+    ClipMaxConfig,
+    ClipOnlyConfig,
+    ClippedConfig,
+    ConstantClipConfig,
+    ConstantEntropyConfig,
+    ConstantLearningRateConfig,
+    CosineEntropyConfig,
+    CosineLearningRateConfig,
+    EntropyConfig,
+    FixedStepConfig,
+    GaeConfig,
+    HuberConfig,
+    KLGuardConfig,
+    KLPenaltyConfig,
+    LearningRateConfig,
+    LearningRateGuardConfig,
+    LeaveOneOutBaselineConfig,
+    LinearClipConfig,
+    LinearEntropyConfig,
+    LinearLearningRateConfig,
+    LineSearchConfig,
+    MeanBaselineConfig,
+    MonteCarloConfig,
+    NaturalConfig,
+    NoBaselineConfig,
+    NoGuardConfig,
+    NStepConfig,
+    OptimConfig,
+    PlateauLearningRateConfig,
+    PolicyGradientConfig,
+    ReturnGatedEntropyConfig,
+    RMSpropConfig,
+    RMSpropTFConfig,
+    SGDConfig,
+    SkipGuardConfig,
+    SquaredErrorConfig,
+    StepConfig,
+    StopGuardConfig,
+    TargetEntropyConfig,
+    TdConfig,
+    TrustRegionConfig,
+    UpdateConfig,
+    ValueBaselineConfig,
+    ValueLossConfig,
+)
+from pgtrain.config.parts import (
+    GradientUpdateConfig as GradientUpdateConfig,
+)
+
 ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu", "leaky_relu")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a value may be, beyond its type. Bounds hold for each element of a list."""
-
-    low: float | None = None  # low <= value
-    above: float | None = None  # above < value
-    high: float | None = None  # value <= high
-    choices: tuple[str, ...] = ()  # for text
-    pattern: str | None = None  # for text, a regular expression (of the whole value)
-    shown: str | None = None  # how `pattern` is told to people
-
-
-def setting(default: Any, doc: str, **limits: Any) -> Any:
-    """A dataclass field with its meaning (`doc`) and its `Limits`. A list or dict default is copied."""
-    metadata = {"doc": doc, "limits": Limits(**limits)}
-    if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def group(factory: type, doc: str) -> Any:
-    """A dataclass field that holds another dataclass."""
-    return field(default_factory=factory, metadata={"doc": doc, "limits": Limits()})
 
 
 @dataclass
@@ -67,6 +98,26 @@ class EnvConfig:
 
 
 @dataclass
+class DistributionConfig:
+    """What continuous actions are drawn from. Discrete ones have a categorical distribution."""
+
+    name: str = setting("gaussian", "kind of distribution")
+
+
+@dataclass
+class GaussianConfig(DistributionConfig):
+    name: str = setting("gaussian", "kind of distribution")
+
+
+@dataclass
+class StateDependentConfig(DistributionConfig):
+    name: str = setting("gsde", "kind of distribution")
+    sample_freq: int = setting(-1, "steps between two draws of the noise; -1: one draw a rollout", low=-1)
+    expln: bool = setting(False, "std grows slower than exp(log_std) above 1")
+    learn_features: bool = setting(False, "the std's gradient also moves the hidden layers")
+
+
+@dataclass
 class PolicyConfig:
     name: str = setting("mlp", "kind of network", choices=("mlp",))
     hidden: list[int] = setting([64, 64], "width of each hidden layer", low=1)
@@ -90,153 +141,11 @@ class PolicyConfig:
     log_std_init: float = setting(0.0, "Gaussian: log std at the start, held within log_std_min and _max")
     log_std_min: float = setting(-5.0, "Gaussian: smallest log std", low=-20, high=10)
     log_std_max: float = setting(2.0, "Gaussian: largest log std", low=-20, high=10)
-    last_layer_gain: float = setting(0.01, "scale of the actor's last layer at the start", above=0)
-
-
-@dataclass
-class BaselineConfig:
-    """What is subtracted from the return of a whole episode."""
-
-    name: str = setting("none", "kind of baseline")
-
-
-@dataclass
-class NoBaselineConfig(BaselineConfig):
-    name: str = setting("none", "kind of baseline")
-
-
-@dataclass
-class MeanBaselineConfig(BaselineConfig):
-    name: str = setting("mean", "kind of baseline")
-    scope: str = setting(
-        "scalar", "one mean for all steps, or one for each time step", choices=("scalar", "step")
+    ortho_init: bool = setting(True, "orthogonal weights at the start; false: PyTorch's own initialisation")
+    last_layer_gain: float | None = setting(
+        None, "scale of the actor's last layer at the start; null: 0.01 with ortho_init=true", above=0
     )
-
-
-@dataclass
-class LeaveOneOutBaselineConfig(BaselineConfig):
-    name: str = setting("loo", "kind of baseline")
-    scope: str = setting(
-        "scalar", "one mean for all steps, or one for each time step", choices=("scalar", "step")
-    )
-
-
-@dataclass
-class ValueBaselineConfig(BaselineConfig):
-    name: str = setting("value", "kind of baseline")
-
-
-@dataclass
-class AdvantageConfig:
-    """What every advantage estimator has."""
-
-    name: str = setting("monte_carlo", "kind of estimator")
-    normalize: bool = setting(False, "shift and scale the advantages of a batch to mean 0, std 1")
-    discount_states: bool = setting(
-        False, "weigh step t of an episode by gamma^t: the exact gradient of the discounted return"
-    )
-
-
-@dataclass
-class MonteCarloConfig(AdvantageConfig):
-    name: str = setting("monte_carlo", "kind of estimator")
-    returns: str = setting(
-        "reward_to_go",
-        "reward_to_go: rewards from this step on; total: those of the whole episode",
-        choices=("reward_to_go", "total"),
-    )
-    truncation_bootstrap: str = setting(
-        "none",
-        "what stands for the rewards after a cut: none (0), mean_return or value",
-        choices=("none", "mean_return", "value"),
-    )
-    baseline: BaselineConfig = group(LeaveOneOutBaselineConfig, "what is subtracted from the return")
-
-
-@dataclass
-class TdConfig(AdvantageConfig):
-    name: str = setting("td", "kind of estimator")
-
-
-@dataclass
-class NStepConfig(AdvantageConfig):
-    name: str = setting("n_step", "kind of estimator")
-    n: int = setting(5, "rewards before the critic takes over", low=1)
-
-
-@dataclass
-class GaeConfig(AdvantageConfig):
-    name: str = setting("gae", "kind of estimator")
-    lam: float = setting(0.95, "0: one-step TD error, 1: all rewards of the rollout", low=0, high=1)
-
-
-@dataclass
-class BootstrappedReturnConfig(GaeConfig):
-    """GAE with another default, so that the recipe a2c can ask for it and `advantage=td` can still take its place."""
-
-    name: str = setting("bootstrapped_return", "kind of estimator")
-    lam: float = setting(1.0, "0: one-step TD error, 1: all rewards of the rollout", low=0, high=1)
-
-
-@dataclass
-class UpdateConfig:
-    name: str = setting("policy_gradient", "kind of update")
-    epochs: int = setting(1, "passes over the batch", low=1)
-    minibatch_size: int | None = setting(None, "steps a gradient is taken from; null: the whole batch", low=1)
-    value_coef: float | None = setting(
-        None, "weight of the critic's loss; null: 0.5 where there is a critic", low=0
-    )
-    mean_over: str = setting(
-        "steps",
-        "the gradient is the mean over steps, or over episodes (the exact estimator)",
-        choices=("steps", "episodes"),
-    )
-    max_skipped_in_a_row: int = setting(10, "non-finite updates skipped in a row before the run ends", low=1)
-
-
-@dataclass
-class PolicyGradientConfig(UpdateConfig):
-    name: str = setting("policy_gradient", "kind of update")
-
-
-@dataclass
-class EntropyConfig:
-    name: str = setting("constant", "kind of schedule")
-    coef: float = setting(0.0, "weight of the entropy bonus", low=0)
-
-
-@dataclass
-class ConstantEntropyConfig(EntropyConfig):
-    name: str = setting("constant", "kind of schedule")
-
-
-@dataclass
-class LearningRateConfig:
-    name: str = setting("constant", "kind of schedule")
-    value: float = setting(1e-3, "learning rate (of the first update, if it changes)", above=0)
-
-
-@dataclass
-class ConstantLearningRateConfig(LearningRateConfig):
-    name: str = setting("constant", "kind of schedule")
-
-
-@dataclass
-class LinearLearningRateConfig(LearningRateConfig):
-    name: str = setting("linear", "kind of schedule")
-
-
-@dataclass
-class OptimConfig:
-    name: str = setting("adam", "kind of optimiser")
-    lr: LearningRateConfig = group(ConstantLearningRateConfig, "learning rate")
-    max_grad_norm: float | None = setting(0.5, "limit of the gradient's norm; null: none", above=0)
-
-
-@dataclass
-class AdamConfig(OptimConfig):
-    name: str = setting("adam", "kind of optimiser")
-    eps: float = setting(1e-5, "added to the denominator of a step", above=0)
+    distribution: DistributionConfig = group(GaussianConfig, "what continuous actions are drawn from")
 
 
 @dataclass
@@ -326,10 +235,47 @@ OPTIONS: dict[type, dict[str, type]] = {
         "gae": GaeConfig,
         "bootstrapped_return": BootstrappedReturnConfig,
     },
-    UpdateConfig: {"policy_gradient": PolicyGradientConfig},
-    EntropyConfig: {"constant": ConstantEntropyConfig},
-    LearningRateConfig: {"constant": ConstantLearningRateConfig, "linear": LinearLearningRateConfig},
-    OptimConfig: {"adam": AdamConfig},
+    ValueLossConfig: {
+        "squared": SquaredErrorConfig,
+        "clip_max": ClipMaxConfig,
+        "clip_only": ClipOnlyConfig,
+        "huber": HuberConfig,
+    },
+    ClipConfig: {"constant": ConstantClipConfig, "linear": LinearClipConfig},
+    KLGuardConfig: {
+        "none": NoGuardConfig,
+        "stop": StopGuardConfig,
+        "skip": SkipGuardConfig,
+        "learning_rate": LearningRateGuardConfig,
+    },
+    StepConfig: {"fixed": FixedStepConfig, "line_search": LineSearchConfig},
+    UpdateConfig: {
+        "policy_gradient": PolicyGradientConfig,
+        "clipped": ClippedConfig,
+        "kl_penalty": KLPenaltyConfig,
+        "natural": NaturalConfig,
+        "trust_region": TrustRegionConfig,
+    },
+    EntropyConfig: {
+        "constant": ConstantEntropyConfig,
+        "linear": LinearEntropyConfig,
+        "cosine": CosineEntropyConfig,
+        "return_gated": ReturnGatedEntropyConfig,
+        "target": TargetEntropyConfig,
+    },
+    LearningRateConfig: {
+        "constant": ConstantLearningRateConfig,
+        "linear": LinearLearningRateConfig,
+        "cosine": CosineLearningRateConfig,
+        "plateau": PlateauLearningRateConfig,
+    },
+    OptimConfig: {
+        "adam": AdamConfig,
+        "rmsprop": RMSpropConfig,
+        "rmsprop_tf": RMSpropTFConfig,
+        "sgd": SGDConfig,
+    },
+    DistributionConfig: {"gaussian": GaussianConfig, "gsde": StateDependentConfig},
 }
 
 

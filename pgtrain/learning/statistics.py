@@ -23,7 +23,7 @@ def normalize(advantage: Tensor, weight: Tensor | None = None, eps: float = 1e-8
     Args: advantage [...], weight [...]. Returns: [...], same dtype; differentiable.
     """
     dtype = advantage.dtype if advantage.is_floating_point() else torch.get_default_dtype()
-    x, w, used = _clean(_double(advantage), weight)
+    x, w, used = _clean(double(advantage), weight)
     count = used.sum()
     centre = _mean(x, w)
     spread = _spread(x, used)
@@ -69,8 +69,8 @@ def explained_variance(value: Tensor, target: Tensor, weight: Tensor | None = No
     critic does not show: look at `r2` with it. `value` is the prediction at rollout time.
     """
     check_same_shape(value=value, target=target)
-    y, w, used = _clean(_double(target), weight)
-    error, _, _ = _clean(_double(target) - _double(value), weight)
+    y, w, used = _clean(double(target), weight)
+    error, _, _ = _clean(double(target) - double(value), weight)
     return _one_minus_ratio(_variance(error, w, used), _variance(y, w, used), y, used)
 
 
@@ -80,8 +80,8 @@ def r2(value: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     R² = 1 − mean (target − value)² / Var(target),   Var with 1/n; nan when all targets are equal
     """
     check_same_shape(value=value, target=target)
-    y, w, used = _clean(_double(target), weight)
-    error, _, _ = _clean(_double(target) - _double(value), weight)
+    y, w, used = _clean(double(target), weight)
+    error, _, _ = _clean(double(target) - double(value), weight)
     return _one_minus_ratio(_mean(error.square(), w), _mean((y - _mean(y, w)).square(), w), y, used)
 
 
@@ -90,7 +90,7 @@ def approx_kl_k1(log_ratio: Tensor, weight: Tensor | None = None) -> Tensor:
 
     Source: Schulman 2020, "Approximating KL divergence".
     """
-    return weighted_mean(-_double(log_ratio), weight)
+    return weighted_mean(-double(log_ratio), weight)
 
 
 def approx_kl_k3(log_ratio: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -99,11 +99,11 @@ def approx_kl_k3(log_ratio: Tensor, weight: Tensor | None = None) -> Tensor:
     Unbiased, never negative, and steadier than k1: the one for limits and dashboards. In float64, by expm1.
     Source: Schulman 2020, "Approximating KL divergence".
     """
-    log_ratio = _double(log_ratio)
+    log_ratio = double(log_ratio)
     return weighted_mean(torch.expm1(log_ratio) - log_ratio, weight)
 
 
-def _double(x: Tensor) -> Tensor:
+def double(x: Tensor) -> Tensor:
     """float64, where the device has it."""
     return x if x.device.type == "mps" else x.to(torch.float64)
 

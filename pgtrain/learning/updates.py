@@ -1,33 +1,31 @@
 """The update: epochs × minibatches through one pipeline.
 
-gradient → finite check → norm limit → step rule. Nothing in a minibatch asks the device for a number: a non-finite
-loss or gradient is masked out (parameters, moments and step count stay as they were) and counted; the runner reads the
-counts once an iteration.
+gradient → finite check → norm limit → step rule, and after each epoch the guards. Nothing in a minibatch asks
+the device for a number: a non-finite loss or gradient is masked out (parameters, moments and step count stay
+as they were) and counted; the runner reads the counts once an iteration.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pgtrain.learning.gradients import Backprop, Batch
-from pgtrain.learning.optimizers import Adam
+from pgtrain.learning.batch import Batch, Coefficients
+from pgtrain.learning.gradients import Source
+from pgtrain.learning.kl_guard import Guard, Measure
+from pgtrain.learning.optimizers import Optimizer
 from pgtrain.policies.parameters import FlatParameters
 
-
-class Coefficients(NamedTuple):
-    """What schedules set for one iteration."""
-
-    learning_rate: float
-    entropy_coef: float
+Reestimate = Callable[[], Batch]  # the same rows with today's values, advantages and value targets
 
 
 class UpdateResult(NamedTuple):
-    stats: dict[str, Tensor]  # 0-d means over the minibatches whose update was made
+    stats: dict[str, Tensor]  # 0-d means over the minibatches whose update was made, and what the guards tell
     ok: Tensor  # [minibatches] bool, False where the update was skipped
 
 
@@ -45,24 +43,77 @@ def minibatch_indices(
 
 @dataclass
 class Update:
-    """Runs `source` over epochs × minibatches and applies its gradient through `optimizer`."""
+    """Runs `source` over epochs × minibatches and applies its gradient through `optimizer`.
 
-    source: Backprop
+    `measure_kl` (batch → mean KL(old ‖ now), 0-d) is called for guards that ask for it, once an epoch at most.
+    """
+
+    source: Source
     flat: FlatParameters
-    optimizer: Adam
+    optimizer: Optimizer
     generator: torch.Generator
     epochs: int = 1
     minibatch_size: int | None = None
     max_grad_norm: float | None = 0.5
+    guards: Sequence[Guard] = ()
+    measure_kl: Callable[[Batch], Tensor] | None = None
 
-    def __call__(self, batch: Batch, coefficients: Coefficients) -> UpdateResult:
-        collected = [
-            self._step(part, coefficients) for _ in range(self.epochs) for part in self._minibatches(batch)
-        ]
+    def __call__(
+        self, batch: Batch, coefficients: Coefficients, reestimate: Reestimate | None = None
+    ) -> UpdateResult:
+        """`reestimate` is called before each epoch but the first; values are clipped to the rollout's all the same."""
+        collected: list[dict[str, Tensor]] = []
+        kl: Measure = self._measurement(batch)
+        for guard in self.guards:
+            guard.begin(self.optimizer)
+        epoch = 0
+        for epoch in range(1, self.epochs + 1):
+            if epoch > 1 and reestimate is not None:
+                batch = reestimate()._replace(value=batch.value)
+            collected += [self._step(part, coefficients) for part in self._minibatches(batch)]
+            kl = self._measurement(batch)
+            verdicts = [
+                guard.after_epoch(kl, last=epoch == self.epochs) for guard in self.guards
+            ]  # all are asked
+            if not all(verdicts):
+                break
         ok = torch.stack([s.pop("ok") for s in collected])
-        return UpdateResult(
-            {name: _mean_where(ok, [s[name] for s in collected]) for name in collected[0]}, ok
-        )
+        stats = {name: _mean_where(ok, [s[name] for s in collected]) for name in collected[0]}
+        told: dict[str, Any] = {"update/epochs": epoch, "schedule/learning_rate": self._rate(coefficients)}
+        for guard in self.guards:
+            told |= guard.finish(kl)
+        return UpdateResult(stats | {k: torch.as_tensor(v, device=ok.device) for k, v in told.items()}, ok)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "minibatch_rng": self.generator.get_state(),
+            "guards": [guard.state_dict() for guard in self.guards],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["minibatch_rng"])
+        for guard, kept in zip(self.guards, state["guards"], strict=True):
+            guard.load_state_dict(kept)
+
+    def _rate(self, coefficients: Coefficients) -> float | Tensor:
+        rate: float | Tensor = coefficients.learning_rate
+        for guard in self.guards:
+            rate = guard.learning_rate(rate)
+        return rate
+
+    def _measurement(self, batch: Batch) -> Measure:
+        """The KL as of the first call; asked for again it is not measured anew."""
+        known: list[Tensor] = []
+
+        def measure() -> Tensor:
+            if not known:
+                assert self.measure_kl is not None, "a guard asks for the KL: give the update `measure_kl`"
+                known.append(self.measure_kl(batch))
+            return known[0]
+
+        return measure
 
     def _minibatches(self, batch: Batch) -> list[Batch]:
         rows = len(batch.weight)
@@ -72,13 +123,13 @@ class Update:
         return [batch.rows(index) for index in indices]
 
     def _step(self, batch: Batch, coefficients: Coefficients) -> dict[str, Tensor]:
-        stats = self.source(batch, coefficients.entropy_coef)
+        stats = self.source(batch, coefficients)
         norm = torch.linalg.vector_norm(self.flat.grad)
         ok = torch.isfinite(norm) & torch.isfinite(stats["loss"])
         grad = self.flat.grad
         if self.max_grad_norm is not None:
             grad = grad * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        self.optimizer.step(grad, ok, coefficients.learning_rate)
+        self.optimizer.step(grad, ok, self._rate(coefficients))
         return stats | {"gradient/norm": norm, "ok": ok}
 
 

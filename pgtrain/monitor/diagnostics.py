@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pgtrain.learning import statistics
-from pgtrain.learning.gradients import Batch
+from pgtrain.learning.batch import Batch
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.rollout import Rollout
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pgtrain.policies.distributions import Categorical, DiagonalGaussian
+from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
+from pgtrain.policies.exploration import Exploration, HeldMatrix, Independent
 from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RunningMoments
 
@@ -55,7 +56,7 @@ class ActorCritic(nn.Module):
         self.log_std = None
         if isinstance(distribution, DiagonalGaussian):
             start = min(max(log_std_init, log_std_min), log_std_max)
-            self.log_std = nn.Parameter(torch.full((distribution.dim,), start))
+            self.log_std = nn.Parameter(torch.full(distribution.log_std_shape, start))
             squashed = torch.as_tensor(distribution.bounded) & (mean == "tanh")
             self.register_buffer("squashed", squashed, persistent=False)
 
@@ -71,13 +72,24 @@ class ActorCritic(nn.Module):
         """Actor output [..., A or K] → distribution parameters [..., P].
 
         Gaussian: μ = tanh(head) where the box is bounded on both sides (or head itself for mean="identity"), and log σ
-        a free parameter held within [log_std_min, log_std_max].
+        from a free parameter held within [log_std_min, log_std_max]; gSDE: from the features after the head, too.
         """
         if self.log_std is None:
             return head
-        mean = torch.where(self.squashed, torch.tanh(head), head)
-        log_std = self.log_std.clamp(self.log_std_min, self.log_std_max).expand_as(mean)
-        return torch.cat([mean, log_std], -1)
+        assert isinstance(self.distribution, DiagonalGaussian)
+        mean, features = head[..., : self.distribution.dim], head[..., self.distribution.dim :]
+        mean = torch.where(self.squashed, torch.tanh(mean), mean)
+        return self.distribution.join(mean, self.clamped_log_std(), features)
+
+    def clamped_log_std(self) -> Tensor:
+        assert self.log_std is not None
+        return self.log_std.clamp(self.log_std_min, self.log_std_max)
+
+    @torch.no_grad()
+    def noise_std(self) -> Tensor:
+        """gSDE: standard deviations of the exploration matrix, [L, A]."""
+        assert isinstance(self.distribution, StateDependentGaussian)
+        return self.distribution.std(self.clamped_log_std())
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         head, value = self.network(inputs)
@@ -87,6 +99,12 @@ class ActorCritic(nn.Module):
         params, value = self(inputs)
         d = self.distribution
         return Evaluation(d.log_prob(params, action), d.entropy(params), params, value)
+
+    def evaluate_actor(self, inputs: Tensor, action: Tensor) -> Evaluation:
+        """As `evaluate`, without the critic's pass."""
+        params = self.params(self.network.act(inputs))
+        d = self.distribution
+        return Evaluation(d.log_prob(params, action), d.entropy(params), params, None)
 
     def value(self, inputs: Tensor) -> Tensor:
         """V(o) in units of the reward that training uses, [...]."""
@@ -108,6 +126,13 @@ class ActorCritic(nn.Module):
     def value_loss_weight(self) -> Tensor | float:
         """1/σ²: the critic's squared error in standardised units, so that one learning rate serves all rewards."""
         return 1.0 if self.value_moments is None else self.value_scale()[1] ** -2
+
+    def standardize_value(self, value: Tensor) -> Tensor:
+        """(V − μ)/σ, the units of the critic's output; V itself where value targets are not standardised."""
+        if self.value_moments is None:
+            return value
+        shift, std = self.value_scale()
+        return (value - shift) / std
 
     @torch.no_grad()
     def constrain(self) -> None:
@@ -151,7 +176,7 @@ class Actor(Protocol):
     """Acts in a host env (NumPy in, NumPy out); what it returns beside the env's action is of its own kind."""
 
     def refresh(self) -> None:
-        """Takes over the policy's normaliser statistics; called once before each rollout."""
+        """Takes over the policy's normaliser statistics and starts its noise anew; called once before each rollout."""
         ...
 
     def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, Any, Any, Any]:
@@ -167,6 +192,13 @@ class Actor(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
+def _exploration(policy: ActorCritic, sample: Any, std: Any, normal: Any) -> Exploration:
+    d = policy.distribution
+    if isinstance(d, StateDependentGaussian):
+        return HeldMatrix(d.dim, std, normal, d.sample_freq)
+    return Independent(sample)
+
+
 class NumpyActor:
     """Acts through NumPy on the memory of the policy's own parameters: no framework call in a step."""
 
@@ -176,6 +208,12 @@ class NumpyActor:
         self.distribution = policy.distribution
         self.log_std = None if policy.log_std is None else policy.log_std.detach().numpy()
         self.squashed = np.zeros(0, bool) if policy.log_std is None else policy.squashed.numpy()
+        self.exploration = _exploration(
+            policy,
+            lambda params: self.distribution.sample_numpy(params, self.rng),
+            lambda: policy.noise_std().numpy(),
+            lambda shape: self.rng.standard_normal(shape, dtype=np.float32),
+        )
         self.refresh()
 
     def refresh(self) -> None:
@@ -185,7 +223,9 @@ class NumpyActor:
             frozen = moments.frozen()
             self.standardizer = frozen.shift.numpy(), frozen.scale.numpy(), float(frozen.limit)
         if self.log_std is not None:
-            self.clamped = self.log_std.clip(policy.log_std_min, policy.log_std_max)
+            clamped = self.log_std.clip(policy.log_std_min, policy.log_std_max)
+            self.spread = policy.distribution.spread_numpy(clamped)  # pyright: ignore[reportAttributeAccessIssue]
+        self.exploration.restart()
 
     def _prepare(self, obs: np.ndarray) -> np.ndarray:
         if self.standardizer is None:
@@ -199,12 +239,13 @@ class NumpyActor:
         self, obs: np.ndarray, greedy: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         inputs = self._prepare(obs)
-        params = self.forward(inputs)
-        if self.log_std is not None:
-            mean = np.where(self.squashed, np.tanh(params), params)
-            params = np.concatenate([mean, np.broadcast_to(self.clamped, mean.shape)], -1)
+        params = head = self.forward(inputs)
         d = self.distribution
-        action = d.mode(params) if greedy else d.sample_numpy(params, self.rng)
+        if self.log_std is not None:
+            mean = head[..., : d.head_dim]
+            mean = np.where(self.squashed, np.tanh(mean), mean)
+            params = d.join_numpy(mean, self.spread, head[..., d.head_dim :])  # pyright: ignore[reportAttributeAccessIssue]
+        action = d.mode(params) if greedy else self.exploration(params, head)
         return d.to_env(action), action, params, inputs
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
@@ -224,16 +265,23 @@ class TorchActor:
         self.policy = policy
         self.device = next(policy.parameters()).device
         self.generator = torch.Generator(self.device).manual_seed(seed % 2**63)
+        self.exploration = _exploration(
+            policy,
+            lambda params: policy.distribution.sample(params, self.generator),
+            policy.noise_std,
+            lambda shape: torch.empty(shape, device=self.device).normal_(generator=self.generator),
+        )
 
     def refresh(self) -> None:
-        pass
+        self.exploration.restart()
 
     @torch.no_grad()
     def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
         d = self.policy.distribution
         inputs = self.policy.prepare(torch.from_numpy(obs).to(self.device))
-        params, _ = self.policy(inputs)
-        action = d.mode(params) if greedy else d.sample(params, self.generator)
+        head = self.policy.network.act(inputs)
+        params = self.policy.params(head)
+        action = d.mode(params) if greedy else self.exploration(params, head)
         return d.to_env(action.cpu().numpy()), action, params, inputs
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

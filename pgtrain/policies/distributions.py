@@ -83,13 +83,13 @@ class Categorical:
         """H = −Σ_k π_k log π_k in nats, [...]; a choice of probability 0 adds 0."""
         log_p = torch.log_softmax(params, -1)
         p = log_p.exp()
-        return -torch.where(p > 0, p * log_p, 0.0).sum(-1)
+        return -torch.where(p == 0, 0.0, p * log_p).sum(-1)  # a NaN stays one
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         """KL(old ‖ new) = Σ_k old_k (log old_k − log new_k), [...]."""
         log_old, log_new = torch.log_softmax(old, -1), torch.log_softmax(new, -1)
         p = log_old.exp()
-        return torch.where(p > 0, p * (log_old - log_new), 0.0).sum(-1)
+        return torch.where(p == 0, 0.0, p * (log_old - log_new)).sum(-1)  # a NaN stays one
 
     def metrics(self, params: Tensor, action: Tensor) -> dict[str, Tensor]:
         return {}
@@ -122,6 +122,22 @@ class DiagonalGaussian:
         self.log_half = float(np.log(self.half).sum())
         self.u_low = (self.low - self.center) / self.half
         self.u_high = (self.high - self.center) / self.half
+
+    @property
+    def log_std_shape(self) -> tuple[int, ...]:
+        """Of the free parameter that the spread comes from."""
+        return (self.dim,)
+
+    def join(self, mean: Tensor, log_std: Tensor, features: Tensor) -> Tensor:
+        """μ [..., A] and log σ [A] → params [..., 2A]; `features` do not matter to this distribution."""
+        return torch.cat([mean, log_std.expand_as(mean)], -1)
+
+    def spread_numpy(self, log_std: np.ndarray) -> np.ndarray:
+        """What `join_numpy` needs of log_std, made once a rollout."""
+        return log_std
+
+    def join_numpy(self, mean: np.ndarray, spread: np.ndarray, features: np.ndarray) -> np.ndarray:
+        return np.concatenate([mean, np.broadcast_to(spread, mean.shape)], -1)
 
     def sample_numpy(self, params: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         noise = rng.standard_normal((*params.shape[:-1], self.dim), dtype=np.float32)
@@ -170,3 +186,48 @@ class DiagonalGaussian:
         high = torch.as_tensor(self.u_high, dtype=action.dtype, device=action.device)
         clipped = ((action < low) | (action > high)).to(action.dtype).mean(-1)
         return {"policy/std": params[..., self.dim :].exp().mean(-1), "policy/clipped_actions": clipped}
+
+
+class StateDependentGaussian(DiagonalGaussian):
+    """Generalised state-dependent exploration (gSDE): noise that is a linear function of features, held for many steps.
+
+    u = μ(o) + z(o) E with z [..., L] the actor's features and E [L, A] drawn now and then, E_jk ~ N(0, s_jk²). Over
+    the draws of E an action is N(μ, σ²), σ_k² = Σ_j z_j² s_jk² + 10⁻⁶, and that marginal is what `params` = [μ, log σ],
+    log π, entropy and KL describe: all as for a Gaussian whose σ depends on the state. That several steps share an E
+    is left out, as usual.
+    s = exp(log_std), or with expln: exp(l) for l ≤ 0 and log(1 + l) + 1 above, which grows slower.
+    `sample_freq`: steps between draws of E, one for each env; −1: one draw a rollout.
+    Source: Raffin et al. 2021, "Smooth exploration for robotic reinforcement learning".
+    """
+
+    name = "gsde"
+    EPS = 1e-6
+
+    def __init__(
+        self, low: np.ndarray, high: np.ndarray, features: int, *, sample_freq: int = -1, expln: bool = False
+    ) -> None:
+        super().__init__(low, high)
+        self.features, self.sample_freq, self.expln = features, sample_freq, expln
+
+    @property
+    def log_std_shape(self) -> tuple[int, ...]:
+        return (self.features, self.dim)
+
+    def std(self, log_std: Tensor) -> Tensor:
+        """s [L, A], the standard deviations of E."""
+        if not self.expln:
+            return log_std.exp()
+        above = torch.log1p(log_std.clamp(min=0.0) + self.EPS) + 1.0
+        return torch.where(log_std > 0, above, log_std.clamp(max=0.0).exp())
+
+    def join(self, mean: Tensor, log_std: Tensor, features: Tensor) -> Tensor:
+        """μ [..., A], log_std [L, A] and z [..., L] → params [..., 2A]."""
+        variance = features.square() @ self.std(log_std).square()
+        return torch.cat([mean, 0.5 * torch.log(variance + self.EPS)], -1)
+
+    def spread_numpy(self, log_std: np.ndarray) -> np.ndarray:
+        return self.std(torch.from_numpy(log_std)).square().numpy()
+
+    def join_numpy(self, mean: np.ndarray, spread: np.ndarray, features: np.ndarray) -> np.ndarray:
+        variance = (features * features) @ spread
+        return np.concatenate([mean, 0.5 * np.log(variance + np.float32(self.EPS))], -1)

@@ -34,11 +34,14 @@ NUMPY_ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def hidden_layers(sizes: Sequence[int], activation: str) -> list[nn.Module]:
+Init = Callable[[nn.Linear, float], nn.Linear]
+
+
+def hidden_layers(sizes: Sequence[int], activation: str, init: Init) -> list[nn.Module]:
     """Linear(sizes[0], sizes[1]), activation, Linear(sizes[1], sizes[2]), activation, … ; gain √2, zero bias."""
     layers: list[nn.Module] = []
     for width_in, width_out in itertools.pairwise(sizes):
-        layers += [orthogonal(nn.Linear(width_in, width_out), math.sqrt(2)), ACTIVATIONS[activation]()]
+        layers += [init(nn.Linear(width_in, width_out), math.sqrt(2)), ACTIVATIONS[activation]()]
     return layers
 
 
@@ -46,6 +49,11 @@ def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
     """Orthogonal weights times `gain`, zero bias (Saxe et al. 2014)."""
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
+    return layer
+
+
+def as_made(layer: nn.Linear, gain: float) -> nn.Linear:
+    """PyTorch's own initialisation: weights and bias uniform within ±1/√inputs; no gain."""
     return layer
 
 
@@ -57,7 +65,12 @@ def numpy_forward(layers: Sequence[nn.Module]) -> Callable[[np.ndarray], np.ndar
     """
     plan: list[tuple[np.ndarray, np.ndarray] | Callable[[np.ndarray], np.ndarray]] = []
     for layer in layers:
-        if (
+        if isinstance(layer, WithFeatures):
+            head = numpy_forward([layer.head])
+            if head is None:
+                return None
+            plan.append(lambda x, head=head: np.concatenate([head(x), x], -1))
+        elif (
             isinstance(layer, nn.Linear)
             and layer.weight.device.type == "cpu"
             and layer.weight.dtype == torch.float32
@@ -80,11 +93,25 @@ def numpy_forward(layers: Sequence[nn.Module]) -> Callable[[np.ndarray], np.ndar
     return forward
 
 
+class WithFeatures(nn.Module):
+    """A linear head [..., A] with its own inputs beside it, [..., A + L]: for noise that depends on them."""
+
+    def __init__(self, head: nn.Linear, detach: bool) -> None:
+        super().__init__()
+        self.head, self.detach = head, detach
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.cat([self.head(features), features.detach() if self.detach else features], -1)
+
+
 class MLP(nn.Module):
     """Trunk (shared), actor and critic heads; `share` = number of hidden layers, counted from the input, that both use.
 
     share=0: two separate networks; share=len(hidden): one body with two linear heads. Without a critic the value is
-    None. The actor's last layer is scaled by `last_gain` (a nearly uniform first policy), the critic's by 1.
+    None. The actor's last layer is scaled by `last_gain` (a nearly uniform first policy), the critic's by 1;
+    ortho_init=False leaves PyTorch's own initialisation (then `last_gain` is not used). `features`: the actor gives
+    the activations of its last hidden layer [..., L] after its outputs, "detached" (no gradient from them into the
+    network) or "learned".
     """
 
     def __init__(
@@ -97,16 +124,21 @@ class MLP(nn.Module):
         share: int,
         critic: bool,
         last_gain: float,
+        ortho_init: bool = True,
+        features: str | None = None,
     ) -> None:
         super().__init__()
+        init: Init = orthogonal if ortho_init else as_made
         sizes = [inputs, *hidden]
         own = sizes[share:]
-        self.trunk = nn.Sequential(*hidden_layers(sizes[: share + 1], activation))
+        self.trunk = nn.Sequential(*hidden_layers(sizes[: share + 1], activation, init))
+        body = hidden_layers(own, activation, init)
+        head = init(nn.Linear(own[-1], outputs), last_gain)
         self.actor = nn.Sequential(
-            *hidden_layers(own, activation), orthogonal(nn.Linear(own[-1], outputs), last_gain)
+            *body, head if features is None else WithFeatures(head, detach=features == "detached")
         )
         self.critic = (
-            nn.Sequential(*hidden_layers(own, activation), orthogonal(nn.Linear(own[-1], 1), 1.0))
+            nn.Sequential(*hidden_layers(own, activation, init), init(nn.Linear(own[-1], 1), 1.0))
             if critic
             else None
         )
@@ -116,6 +148,10 @@ class MLP(nn.Module):
         features = self.trunk(x)
         value = self.critic(features).squeeze(-1) if self.critic is not None else None
         return self.actor(features), value
+
+    def act(self, x: Tensor) -> Tensor:
+        """The actor's output alone."""
+        return self.actor(self.trunk(x))
 
     def value(self, x: Tensor) -> Tensor:
         if self.critic is None:

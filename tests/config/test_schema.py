@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 from pgtrain.config.checks import check, refuse_unused, settle
 from pgtrain.config.convert import convert, from_dict, to_dict, type_hints
 from pgtrain.config.errors import ConfigError, all_keys, closest_key, nearest, one_line, shown
+from pgtrain.config.fields import Limits
 from pgtrain.config.paths import conf_dir
-from pgtrain.config.schema import OPTIONS, Config, Limits, MonitorConfig, has_critic
+from pgtrain.config.schema import OPTIONS, Config, MonitorConfig, has_critic
 
 # the settings of a run that passes every check, to change one at a time
 STEPS: dict[str, Any] = {"horizon": 16, "advantage": {"name": "gae"}}
@@ -330,7 +331,11 @@ def option_files() -> list[tuple[str, Path]]:
     conf = conf_dir()
     files = sorted(conf.rglob("*.yaml"))
     groups = [(path.parent.relative_to(conf).as_posix(), path) for path in files]
-    return [(group, path) for group, path in groups if group not in (".", "algo", "env")]
+    return [
+        (group, path)
+        for group, path in groups
+        if group.split("/")[0] not in (".", "algo", "env", "experiment")
+    ]
 
 
 def class_of_option(group: str, name: str) -> type:

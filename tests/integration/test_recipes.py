@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from pgtrain import build, training
+from pgtrain.config import schema
 from pgtrain.config.compose import compose
 from pgtrain.evaluation import evaluate
 from pgtrain.monitor.dashboard import METRICS
@@ -24,7 +25,27 @@ RECIPES = {
     "actor_critic": ["algo=actor_critic"],
     "a2c": ["algo=a2c", "policy.share=all", "reward.scaling=running_std"],
     "n_step": ["algo=a2c", "advantage=n_step", "advantage.discount_states=true"],
-}
+    "a2c-rmsprop_tf": [
+        "algo=a2c", "optim=rmsprop_tf", "optim/lr=plateau", "entropy=return_gated", "policy.ortho_init=false",
+    ],
+    "ppo": ["algo=ppo", "update.minibatch_size=20"],
+    "ppo-stop": [
+        "algo=ppo", "update.minibatch_size=32", "update/kl_guard=stop", "update.dual_clip=3", "entropy=target",
+        "update/clip=linear", "update/value_loss=clip_max", "update.recompute_advantages=true",
+    ],
+    "ppo-skip": [
+        "algo=ppo", "update.minibatch_size=32", "update/kl_guard=skip", "entropy=linear", "optim/lr=cosine",
+        "update/value_loss=clip_only", "optim=rmsprop", "update.kl_guard.estimate=k3",
+    ],
+    "ppo-rate": [
+        "algo=ppo", "update.minibatch_size=32", "update/kl_guard=learning_rate", "optim/lr=constant", "optim=sgd",
+        "optim.momentum=0.9", "update/value_loss=huber", "entropy=cosine", "policy.share=1",
+    ],
+    "ppo_kl": ["algo=ppo_kl", "update.minibatch_size=32"],
+    "npg": ["algo=npg"],
+    "trpo": ["algo=trpo", "update/value_loss=clip_max"],
+    "reinforce-trust_region": ["algo=reinforce", "update=trust_region"],
+}  # fmt: skip
 ENVS = {
     "discrete": ["env=CartPole-v1", "env.max_episode_steps=12"],
     "box": ["env=Pendulum-v1", "env.max_episode_steps=12"],
@@ -38,10 +59,15 @@ FILES = {
 NEVER = {"evaluation/return"}  # nothing evaluates on the way yet
 WITHOUT_CRITIC = {"loss/critic", "critic/value", "critic/explained_variance"}
 DISCRETE = {"policy/std", "policy/clipped_actions"}
+CLIP, SEARCH = (
+    {"policy/clip_fraction", "schedule/clip"},
+    {"update/line_search_trials", "update/line_search_failed"},
+)
 # Metrics that need not differ between iterations: constants of these runs, and of envs whose rewards are all alike
 STILL = {
     "schedule/learning_rate", "schedule/entropy_coef", "gradient/skipped_updates", "episode/count", "episode/length",
-    "episode/return", "episode/return_100", "policy/clipped_actions",
+    "episode/return", "episode/return_100", "policy/clipped_actions", "update/epochs", "update/kl_guard",
+    "schedule/clip", "policy/clip_fraction", *SEARCH,
 }  # fmt: skip
 
 
@@ -50,6 +76,22 @@ def settings(recipe: str, env: str, tmp_path: Path) -> tuple[list[str], Any]:
     size = [] if whole else ["horizon=16"]
     overrides = [*RECIPES[recipe], *ENVS[env], *FEW, *size, "total_steps=192"]
     return overrides, compose(overrides)
+
+
+def of_other_updates(config: Any) -> set[str]:
+    """Tags that only another update, guard or step rule has."""
+    update = config.update
+    critic = schema.has_critic(config)
+    natural = isinstance(update, schema.NaturalConfig)
+    absent = set() if isinstance(update, schema.ClippedConfig) else set(CLIP)
+    absent |= set() if isinstance(update, schema.KLPenaltyConfig) else {"schedule/kl_coef"}
+    absent |= {"policy/ratio_max"} if natural or update.name == "policy_gradient" else set()
+    absent |= set() if natural else {"update/cg_residual", *SEARCH}
+    absent |= SEARCH if natural and update.step.name == "fixed" else set()
+    absent |= {"update/epochs", "schedule/learning_rate"} if natural and not critic else set()
+    if natural or update.kl_guard.name == "none":
+        absent |= {"update/kl_guard"}
+    return absent | (set() if critic else WITHOUT_CRITIC)
 
 
 @pytest.mark.parametrize("env", ENVS)
@@ -74,8 +116,7 @@ def test_a_recipe_runs_and_leaves_a_complete_record(tmp_path: Path, recipe: str,
 
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == told["iterations"] and rows[-1]["progress/steps"] == told["steps"]
-    critic = composed.config.update.value_coef is not None
-    absent = NEVER | (set() if critic else WITHOUT_CRITIC) | (DISCRETE if env == "discrete" else set())
+    absent = NEVER | of_other_updates(composed.config) | (DISCRETE if env == "discrete" else set())
     absent |= set() if composed.config.reward.scaling == "running_std" else {"reward/scale"}
     still = STILL | (
         {"advantage/min", "advantage/max"} if recipe == "reinforce-none" else set()
@@ -128,5 +169,7 @@ def test_minibatches_and_epochs_through_the_config(tmp_path: Path) -> None:
     from pgtrain import checkpoint
 
     state, _ = checkpoint.load(tmp_path)
-    assert float(state["runner"]["optimizer"]["count"]) == 3 * 3 * 4  # iterations × epochs × ⌈64/20⌉
+    assert (
+        float(state["runner"]["update"]["optimizer"]["count"]) == 3 * 3 * 4
+    )  # iterations × epochs × ⌈64/20⌉
     assert result.summary["status"] == "finished"

@@ -10,7 +10,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from pgtrain.learning.gradients import Backprop, Batch, flatten
+from pgtrain.learning.batch import Batch, Coefficients, flatten
+from pgtrain.learning.gradients import Backprop
+from pgtrain.learning.losses import PolicyGradient, SquaredError
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.policies.parameters import FlatParameters
@@ -44,7 +46,12 @@ def experience(policy: ActorCritic, *, weight: Any = None, seed: int = 0) -> Rol
 
 
 def source(policy: ActorCritic, **settings: Any) -> Backprop:
-    defaults: dict[str, Any] = {"value_coef": 0.5, "normalize_advantage": False, "mean_over": "steps"}
+    defaults: dict[str, Any] = {
+        "policy_loss": PolicyGradient(settings.pop("mean_over", "steps")),
+        "value_loss": SquaredError(),
+        "value_coef": 0.5,
+        "normalize_advantage": False,
+    }
     return Backprop(policy, FlatParameters(policy), **(defaults | settings))
 
 
@@ -131,7 +138,7 @@ def test_gradient_equals_autograd_by_hand(
     expected, loss = by_hand(policy, batch, divisor=divisor, value_coef=0.7, entropy_coef=0.03)
     back = source(policy, value_coef=0.7, mean_over=mean_over)
     back.flat.grad.fill_(123.0)  # left over from before
-    stats = back(batch, 0.03)
+    stats = back(batch, Coefficients(0.0, 0.03))
     torch.testing.assert_close(back.flat.grad, expected, rtol=1e-4, atol=1e-6)
     assert float(stats["loss"]) == pytest.approx(float(loss), rel=1e-5, abs=1e-6)
     assert float(stats["loss"]) == pytest.approx(
@@ -144,7 +151,7 @@ def test_without_critic() -> None:
     policy = make_policy(critic=False)
     batch = flatten(experience(policy), None)
     back = source(policy)
-    stats = back(batch, 0.0)
+    stats = back(batch, Coefficients(0.0, 0.0))
     expected, _ = by_hand(policy, batch, divisor=15.0, value_coef=0, entropy_coef=0)
     torch.testing.assert_close(back.flat.grad, expected, rtol=1e-4, atol=1e-6)
     assert "loss/critic" not in stats
@@ -159,7 +166,7 @@ def test_normalised_advantages() -> None:
         policy, batch._replace(advantage=standard), divisor=15.0, value_coef=0.5, entropy_coef=0
     )
     back = source(policy, normalize_advantage=True)
-    back(batch, 0.0)
+    back(batch, Coefficients(0.0, 0.0))
     torch.testing.assert_close(back.flat.grad, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -168,7 +175,7 @@ def test_normalising_degenerate_batches_stays_finite(advantage: list[float]) -> 
     policy = make_policy()
     batch = flatten(experience(policy), None).rows(torch.arange(len(advantage)))
     back = source(policy, normalize_advantage=True, value_coef=0.0)
-    back(batch._replace(advantage=torch.tensor(advantage)), 0.0)
+    back(batch._replace(advantage=torch.tensor(advantage)), Coefficients(0.0, 0.0))
     assert torch.isfinite(back.flat.grad).all()
     assert (back.flat.grad == 0).all() == (len(advantage) > 1)
 
@@ -181,7 +188,7 @@ def test_value_coef_scales_the_critics_part_alone(share: int) -> None:
     grads = {}
     for coef in (0.0, 1.0, 3.0):
         back = source(policy, value_coef=coef)
-        back(batch, 0.0)
+        back(batch, Coefficients(0.0, 0.0))
         grads[coef] = {name: back.flat.grad[part].clone() for name, part in back.flat.slices.items()}
     for name in grads[0.0]:
         critic = grads[1.0][name] - grads[0.0][name]
@@ -202,7 +209,7 @@ def test_the_bonus_raises_the_entropy(space: str) -> None:
             return float(policy.evaluate(batch.inputs, batch.action).entropy.mean())
 
     before = entropy()
-    back(batch, 1.0)
+    back(batch, Coefficients(0.0, 1.0))
     back.flat.data.sub_(0.01 * back.flat.grad)
     assert entropy() > before + 1e-5
 
@@ -212,7 +219,7 @@ def test_good_actions_become_likelier() -> None:
     batch = flatten(experience(policy), None)
     batch = batch._replace(advantage=torch.ones_like(batch.advantage))
     back = source(policy, value_coef=0.0)
-    back(batch, 0.0)
+    back(batch, Coefficients(0.0, 0.0))
     back.flat.data.sub_(0.01 * back.flat.grad)
     with torch.no_grad():
         assert policy.evaluate(batch.inputs, batch.action).log_prob.mean() > batch.log_prob.mean()
@@ -223,7 +230,7 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
     batch = flatten(experience(policy), None)
     for wrong in ({"advantage": batch.advantage[:, None]}, {"value_target": batch.value_target[:, None]}):
         with pytest.raises(ValueError, match="shapes differ"):
-            source(policy)(batch._replace(**wrong), 0.0)
+            source(policy)(batch._replace(**wrong), Coefficients(0.0, 0.0))
 
 
 def test_the_critics_gradient_does_not_depend_on_the_scale_of_reward() -> None:
@@ -236,7 +243,7 @@ def test_the_critics_gradient_does_not_depend_on_the_scale_of_reward() -> None:
         batch = flatten(experience(policy), None)
         batch = batch._replace(value_target=batch.value_target * scale)
         back = source(policy, value_coef=0.7)
-        losses.append(float(back(batch, 0.01)["loss/critic"]))
+        losses.append(float(back(batch, Coefficients(0.0, 0.01))["loss/critic"]))
         steps.append(back.flat.grad.clone())
         with torch.no_grad():
             error = policy.value(batch.inputs) - batch.value_target

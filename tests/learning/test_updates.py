@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from pgtrain.learning.gradients import Backprop, Batch, flatten
+from pgtrain.learning.batch import Batch, Coefficients, flatten
+from pgtrain.learning.gradients import Backprop
+from pgtrain.learning.losses import PolicyGradient, SquaredError
 from pgtrain.learning.optimizers import Adam
-from pgtrain.learning.updates import Coefficients, Update, minibatch_indices
+from pgtrain.learning.updates import Update, minibatch_indices
+from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.parameters import FlatParameters
 from tests.learning.test_gradients import experience
 from tests.support import make_policy
@@ -25,7 +28,18 @@ def generator(seed: int = 0) -> torch.Generator:
 def rows(count: int) -> Batch:
     """A batch whose rows are numbered (in `inputs`)."""
     x = torch.arange(count, dtype=torch.float32)
-    return Batch(x[:, None], x.long(), x[:, None], x, x, x, torch.ones(count), torch.ones(count), 1.0)
+    return Batch(x[:, None], x.long(), x[:, None], x, x, x, x, torch.ones(count), torch.ones(count), 1.0)
+
+
+def a2c(policy: ActorCritic, flat: FlatParameters, *, normalize_advantage: bool) -> Backprop:
+    return Backprop(
+        policy,
+        flat,
+        policy_loss=PolicyGradient(),
+        value_loss=SquaredError(),
+        value_coef=0.5,
+        normalize_advantage=normalize_advantage,
+    )
 
 
 class FakeSource:
@@ -38,10 +52,10 @@ class FakeSource:
         self.seen: list[list[int]] = []
         self.coefficients: list[float] = []
 
-    def __call__(self, batch: Batch, entropy_coef: float) -> dict[str, torch.Tensor]:
+    def __call__(self, batch: Batch, coefficients: Coefficients) -> dict[str, torch.Tensor]:
         k = len(self.seen)
         self.seen.append(batch.action.tolist())
-        self.coefficients.append(entropy_coef)
+        self.coefficients.append(coefficients.entropy_coef)
         self.flat.grad.copy_(torch.as_tensor(self.gradients[k] if self.gradients else 0.0))
         loss = torch.tensor(self.losses[k] if self.losses else float(k))
         return {"loss": loss, "loss/actor": loss * 10}
@@ -99,7 +113,7 @@ def test_a_whole_batch_is_one_minibatch(size: int | None) -> None:
 def test_a_tail_of_one_row_does_no_harm() -> None:
     policy = make_policy()
     flat = FlatParameters(policy)
-    source = Backprop(policy, flat, value_coef=0.5, normalize_advantage=True)
+    source = a2c(policy, flat, normalize_advantage=True)
     u = Update(source, flat, Adam(flat.data), generator(), epochs=2, minibatch_size=1)
     result = u(flatten(experience(policy), None), Coefficients(1e-3, 0.01))
     assert result.ok.all() and len(result.ok) == 30
@@ -128,7 +142,7 @@ def test_norm_limit(limit: float | None, scale: float) -> None:
 def test_limit_equals_torchs() -> None:
     policy = make_policy()
     flat = FlatParameters(policy)
-    source = Backprop(policy, flat, value_coef=0.5, normalize_advantage=False)
+    source = a2c(policy, flat, normalize_advantage=False)
     twin = copy.deepcopy(policy)
     reference = torch.optim.Adam(twin.parameters(), lr=3e-3, eps=1e-5)
     u = Update(source, flat, Adam(flat.data, eps=1e-5), generator(), epochs=5, max_grad_norm=0.1)
@@ -167,7 +181,7 @@ def test_a_non_finite_update_is_skipped_and_counted(bad_gradient: float, bad_los
     for name in ("m", "v", "count"):
         assert torch.equal(u.optimizer.state_dict()[name], plain.optimizer.state_dict()[name])
     assert {k: float(v) for k, v in result.stats.items()} == pytest.approx(
-        {k: float(v) for k, v in expected.stats.items()}
+        {k: float(v) for k, v in expected.stats.items()} | {"update/epochs": 3.0}
     )
     assert float(result.stats["loss/actor"]) == pytest.approx(
         20.0
@@ -180,13 +194,13 @@ def test_all_skipped_tells_nan_and_moves_nothing() -> None:
     u = update(FakeSource(flat, [[torch.nan, 1.0]] * 2), flat, epochs=2)
     result = u(rows(4), Coefficients(1e-2, 0.0))
     assert not result.ok.any() and torch.equal(flat.data, before)
-    assert all(torch.isnan(x) for x in result.stats.values())
+    assert all(torch.isnan(result.stats[name]) for name in ("loss", "loss/actor", "gradient/norm"))
 
 
 def test_one_bad_row_spoils_only_its_minibatch() -> None:
     policy = make_policy()
     flat = FlatParameters(policy)
-    source = Backprop(policy, flat, value_coef=0.5, normalize_advantage=False)
+    source = a2c(policy, flat, normalize_advantage=False)
     u = Update(source, flat, Adam(flat.data), generator(), minibatch_size=5)
     batch = flatten(experience(policy), None)
     batch.advantage[7] = torch.nan

@@ -34,7 +34,7 @@ def test_the_legend_is_that_of_the_dashboard() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["legend", "bench", "results"])
+@pytest.mark.parametrize("name", ["legend", "bench"])
 def test_a_block_can_be_replaced_again_and_again(name: str) -> None:
     readme = load("readme")
     once = readme.replace_block(README, name, "| new |\n")
@@ -56,33 +56,12 @@ def test_links_lead_somewhere() -> None:
             assert (ROOT / target).exists(), target
 
 
-@pytest.mark.parametrize("script", ["throughput", "learning"])
-def test_a_benchmark_explains_itself(script: str) -> None:
+@pytest.mark.parametrize(("script", "option"), [("throughput", "--write-readme"), ("learning", "--quick")])
+def test_a_benchmark_explains_itself(script: str, option: str) -> None:
     path = ROOT / "benchmarks" / f"{script}.py"
     done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "--write-readme" in done.stdout
-
-
-def test_the_learning_table_says_what_failed() -> None:
-    learning = load("learning")
-    summary = {"eval_return_mean": 500.0, "steps": 299_000, "cpu_seconds": 20.0}
-    rows = {("a2c", 0): {"summary": summary}, ("a2c", 1): {"summary": {**summary, "eval_return_mean": 100.0}}}
-    row = next(line for line in learning.table(rows, ["a2c"], 3).splitlines() if "algo=a2c" in line)
-    assert "500.0, 100.0, failed" in row
-    assert "| 300.0 | 1 of 3 | 299,000 | 20 |" in row
-
-
-def test_results_of_other_code_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learning = load("learning")
-    results = tmp_path / "results.jsonl"
-    monkeypatch.setattr(learning, "RESULTS", results)
-    assert learning.finished("code") == {}
-    row = {"recipe": "a2c", "seed": 1, "code": "code", "command": learning.command("a2c", 1), "summary": {}}
-    other = {**row, "seed": 2, "code": "older"}
-    moved = {**row, "seed": 3, "command": [*learning.command("a2c", 3), "optim.lr.value=1"]}
-    results.write_text("".join(f"{learning.json.dumps(line)}\n" for line in (row, other, moved)))
-    assert list(learning.finished("code")) == [("a2c", 1)]
+    assert option in done.stdout
 
 
 def test_speed_is_shown_as_a_ratio_to_the_env_beside_it() -> None:

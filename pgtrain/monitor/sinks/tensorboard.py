@@ -17,7 +17,8 @@ from pgtrain.monitor.monitor import RunInfo, Sink
 # Metrics that a run has from its first iteration on or never, by the parts that it is built of.
 _PARTS = (
     "reward/scale loss/critic policy/std policy/clipped_actions schedule/entropy_coef critic/explained_variance "
-    "critic/value"
+    "critic/value policy/clip_fraction policy/ratio_max update/epochs update/kl_guard schedule/kl_coef "
+    "update/line_search_trials update/line_search_failed update/cg_residual"
 ).split()
 _FINAL = {
     "Final/evaluation_return": "eval_return_mean",

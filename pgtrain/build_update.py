@@ -1,0 +1,140 @@
+"""Config → the update and its schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pgtrain.config import schema
+from pgtrain.learning import kl_guard, losses
+from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop
+from pgtrain.learning.natural_gradient import FixedStep, LineSearch, NaturalUpdate, StepRule
+from pgtrain.learning.optimizers import SGD, Adam, Optimizer, RMSprop
+from pgtrain.learning.schedules import SCHEDULES, Schedule
+from pgtrain.learning.updates import Update
+from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.parameters import FlatParameters
+
+
+def make_update(
+    cfg: schema.Config, policy: ActorCritic, flat: FlatParameters, seed: int
+) -> Update | NaturalUpdate:
+    if isinstance(cfg.update, schema.NaturalConfig):
+        return _natural(cfg, cfg.update, policy, flat, seed)
+    assert isinstance(cfg.update, schema.GradientUpdateConfig)
+    return _gradient(cfg, cfg.update, policy, flat, seed)
+
+
+def _gradient(
+    cfg: schema.Config,
+    u: schema.GradientUpdateConfig,
+    policy: ActorCritic,
+    flat: FlatParameters,
+    seed: int,
+) -> Update:
+    policy_loss = _policy_loss(u, policy, flat.data.device)
+    source = Backprop(
+        policy,
+        flat,
+        policy_loss=policy_loss,
+        value_loss=_value_loss(u.value_loss),
+        value_coef=u.value_coef or 0.0,
+        normalize_advantage=cfg.advantage.normalize,
+    )
+    guard = _guard(u.kl_guard, cfg.optim.lr.value, flat.data.device)
+    penalty = policy_loss if isinstance(policy_loss, losses.KLPenalty) else None
+    return Update(
+        source,
+        flat,
+        _optimizer(cfg.optim, flat.data),
+        torch.Generator().manual_seed(seed),
+        epochs=u.epochs,
+        minibatch_size=u.minibatch_size,
+        max_grad_norm=cfg.optim.max_grad_norm,
+        guards=[g for g in (penalty, guard) if g is not None],
+        measure_kl=partial(kl_guard.measure_kl, policy, estimate=getattr(u.kl_guard, "estimate", "exact")),
+    )
+
+
+def _natural(
+    cfg: schema.Config, u: schema.NaturalConfig, policy: ActorCritic, flat: FlatParameters, seed: int
+) -> NaturalUpdate:
+    critic = None
+    if policy.has_critic:
+        assert u.critic_epochs is not None
+        critic = Update(
+            CriticBackprop(policy, flat, _value_loss(u.value_loss)),
+            flat,
+            _optimizer(cfg.optim, flat.data),
+            torch.Generator().manual_seed(seed),
+            epochs=u.critic_epochs,
+            minibatch_size=u.critic_minibatch_size,
+            max_grad_norm=cfg.optim.max_grad_norm,
+        )
+    return NaturalUpdate(
+        policy,
+        flat,
+        ActorLoss(losses.Surrogate(u.mean_over), cfg.advantage.normalize),
+        _step_rule(u.step),
+        critic,
+        damping=u.damping,
+        cg_iterations=u.cg_iterations,
+        cg_tolerance=u.cg_tolerance,
+    )
+
+
+def _policy_loss(
+    u: schema.GradientUpdateConfig, policy: ActorCritic, device: torch.device
+) -> losses.PolicyLoss:
+    if isinstance(u, schema.ClippedConfig):
+        return losses.ClippedSurrogate(u.mean_over, u.dual_clip)
+    if isinstance(u, schema.KLPenaltyConfig):
+        return losses.KLPenalty(
+            policy.distribution, beta=u.beta, target=u.target, mean_over=u.mean_over, device=device
+        )
+    return losses.PolicyGradient(u.mean_over)
+
+
+def _value_loss(v: schema.ValueLossConfig) -> losses.ValueLoss:
+    if isinstance(v, schema.HuberConfig):
+        return losses.HuberError(v.delta)
+    if isinstance(v, schema.ClipMaxConfig | schema.ClipOnlyConfig):
+        return losses.ClippedError(v.name)
+    return losses.SquaredError()
+
+
+def _guard(g: schema.KLGuardConfig, lr: float, device: torch.device) -> kl_guard.Guard | None:
+    if isinstance(g, schema.StopGuardConfig):
+        return None if g.limit is None else kl_guard.Stop(g.limit)
+    if isinstance(g, schema.SkipGuardConfig):
+        return None if g.limit is None else kl_guard.Skip(g.limit)
+    if isinstance(g, schema.LearningRateGuardConfig):
+        return kl_guard.LearningRate(g.target, lr, g.smallest, g.largest, device)
+    return None
+
+
+def _step_rule(s: schema.StepConfig) -> StepRule:
+    if isinstance(s, schema.LineSearchConfig):
+        return LineSearch(s.max_kl, s.shrink, s.trials)
+    assert isinstance(s, schema.FixedStepConfig)
+    return FixedStep(s.size)
+
+
+def _optimizer(o: schema.OptimConfig, data: Tensor) -> Optimizer:
+    if isinstance(o, schema.SGDConfig):
+        return SGD(data, momentum=o.momentum)
+    if isinstance(o, schema.RMSpropConfig | schema.RMSpropTFConfig):
+        return RMSprop(data, alpha=o.alpha, eps=o.eps, tensorflow=isinstance(o, schema.RMSpropTFConfig))
+    assert isinstance(o, schema.AdamConfig)
+    return Adam(data, eps=o.eps)
+
+
+def make_schedule(s: schema.EntropyConfig | schema.LearningRateConfig | schema.ClipConfig) -> Schedule:
+    """The schedule of that name, with the option's settings; `coef` is an entropy bonus' `value`."""
+    settings = dataclasses.asdict(s)
+    name = settings.pop("name")
+    start = settings.pop("coef") if isinstance(s, schema.EntropyConfig) else settings.pop("value")
+    return SCHEDULES[name](start, **settings)
