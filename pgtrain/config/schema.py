@@ -41,8 +41,6 @@ from pgtrain.config.parts import (
     TdConfig,
     ValueBaselineConfig,
 )
-from pgtrain.config.parts import (
-)
 from pgtrain.config.update_parts import (
     ClipConfig,
     ClipMaxConfig,
@@ -50,7 +48,6 @@ from pgtrain.config.update_parts import (
     ClippedConfig,
     ConstantClipConfig,
     FixedStepConfig,
-    GradientUpdateConfig as GradientUpdateConfig,
     HuberConfig,
     KLGuardConfig,
     KLPenaltyConfig,
@@ -67,6 +64,9 @@ from pgtrain.config.update_parts import (
     TrustRegionConfig,
     UpdateConfig,
     ValueLossConfig,
+)
+from pgtrain.config.update_parts import (
+    GradientUpdateConfig as GradientUpdateConfig,
 )
 
 ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu", "leaky_relu")
