@@ -18,6 +18,7 @@ from pgtrain.learning import advantages
 from pgtrain.learning.schedules import constant
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.actors import make_actor
 from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
 from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RewardScaler, RunningMoments
@@ -142,7 +143,7 @@ def make_runner(
         plan=Plan(cfg.total_steps, None if whole else cfg.horizon, cfg.collect.episodes if whole else None),
         policy=policy,
         collector=Collector(
-            env, policy, policy.actor(env.num_envs, seeds["action"]), seeds["env"], cfg.horizon or 512
+            env, policy, make_actor(policy, env.num_envs, seeds["action"]), seeds["env"], cfg.horizon or 512
         ),
         reward_scaler=make_reward_scaler(cfg, env, where),
         estimator=make_estimator(cfg),

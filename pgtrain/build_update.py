@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pgtrain.config import schema
+from pgtrain.config.update_checks import minibatch_size
 from pgtrain.learning import kl_guard, losses
 from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop
 from pgtrain.learning.natural_gradient import FixedStep, LineSearch, NaturalUpdate, StepRule
@@ -52,7 +53,7 @@ def _gradient(
         _optimizer(cfg.optim, flat.data),
         torch.Generator().manual_seed(seed),
         epochs=u.epochs,
-        minibatch_size=u.minibatch_size,
+        minibatch_size=minibatch_size(cfg)[1],
         max_grad_norm=cfg.optim.max_grad_norm,
         guards=[g for g in (penalty, guard) if g is not None],
         measure_kl=partial(kl_guard.measure_kl, policy, estimate=getattr(u.kl_guard, "estimate", "exact")),

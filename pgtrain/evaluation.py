@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.actors import make_actor
 from pgtrain.types import HostEnv, TrainingError
 
 MAX_EPISODE_STEPS = 30_000  # for an env without a time limit of its own (Atari's is 27,000)
@@ -58,7 +59,7 @@ def evaluate(policy: ActorCritic, env: HostEnv, episodes: int, seed: int, greedy
     if episodes % n:
         raise ValueError(f"{episodes} episodes cannot be shared evenly among {n} envs")
     limit = env.max_episode_steps or MAX_EPISODE_STEPS
-    actor = policy.actor(n, seed)
+    actor = make_actor(policy, n, seed)
     obs = env.reset(seed)
     env.set_idle(np.zeros(n, bool))
     total, length = np.zeros(n), np.zeros(n, np.int64)

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pgtrain.policies.actor_critic import Actor, ActorCritic
+from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.actors import Actor
 from pgtrain.types import HostEnv, Step
 
 

@@ -12,7 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from pgtrain.envs.vector import adapt_vector_env, make_vector_env
 from pgtrain.learning.advantages import GAE, MonteCarlo
-from pgtrain.policies.actor_critic import ActorCritic, TorchActor
+from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.actors import TorchActor, make_actor
 from pgtrain.rollout import Collector, Rollout
 from tests import envs_for_tests
 from tests.support import ScriptedEnv, Transition, box, env_id, make_policy
@@ -23,7 +24,7 @@ MODES = ["same_step", "next_step"]
 
 
 def collector(env: Any, policy: ActorCritic, kind: str = "numpy", **settings: Any) -> Collector:
-    actor = TorchActor(policy, 0) if kind == "torch" else policy.actor(env.num_envs, 0)
+    actor = TorchActor(policy, 0) if kind == "torch" else make_actor(policy, env.num_envs, 0)
     return Collector(env, policy, actor, seed=0, **settings)
 
 

@@ -16,9 +16,14 @@ GROUPS = (
     "algo",
     "env",
     "policy",
+    "policy/distribution",
     "advantage",
     "advantage/baseline",
     "update",
+    "update/clip",
+    "update/value_loss",
+    "update/kl_guard",
+    "update/step",
     "entropy",
     "optim",
     "optim/lr",
@@ -28,7 +33,8 @@ GROUPS = (
 COMMON = """
 seed total_steps num_envs horizon gamma collect.unit collect.episodes env.backend env.max_episode_steps
 policy.hidden policy.activation policy.share advantage.normalize optim.lr.value optim.max_grad_norm entropy.coef
-update.epochs update.minibatch_size device.threads eval.episodes monitor.terminal
+update.epochs update.minibatch_size update.value_coef update.clip.value update.kl_guard.limit
+update.step.max_kl device.threads eval.episodes monitor.terminal
 """.split()
 MORE = {"env": "<any Gymnasium id> | <module>:<Id>", "device": "cuda:<number>"}
 WIDTH = 110
@@ -48,7 +54,7 @@ common settings: pgtrain KEY=VALUE …   (with their defaults; pgtrain --cfg job
 
 examples
   pgtrain algo=reinforce env=CartPole-v1
-  pgtrain algo=a2c env=LunarLander-v3 num_envs=16 total_steps=5e5 seed=1
+  pgtrain algo=ppo env=LunarLander-v3 num_envs=16 total_steps=5e5 seed=1
   pgtrain algo=reinforce advantage/baseline=value env=Acrobot-v1 optim.lr.value=3e-4
   pgtrain -m algo=reinforce,a2c seed=0,1,2
   pgtrain +experiment=ppo/Pendulum-v1 seed=1
@@ -76,36 +82,44 @@ def help_text(commands: Mapping[str, str]) -> str:
 
 
 def _group_line(conf: Path, group: str) -> str:
-    """`  advantage=   gae | monte_carlo* | …`."""
-    chosen = default_option(conf, group)
-    names = [
-        name + "*" * (name == chosen) for name in sorted(path.stem for path in (conf / group).glob("*.yaml"))
-    ]
-    if chosen and chosen + "*" not in names:
-        names.insert(0, chosen + "*")
+    """`  advantage=   gae | monte_carlo* | …`; for a group that only some parents have, these behind it."""
+    names = sorted(path.stem for path in (conf / group).glob("*.yaml"))
+    parent = group.rpartition("/")[0]
+    chosen = parents(conf, group)
+    everywhere = not parent or len(chosen) == len(list((conf / parent).glob("*.yaml")))
+    if len(set(chosen.values())) == 1:
+        default = next(iter(chosen.values()))
+        names = [name + "*" * (name == default) for name in names]
+        if default not in (name.rstrip("*") for name in names):
+            names.insert(0, default + "*")
     if group in MORE:
         names.append(MORE[group])
-    return _entry(f"{group}=", " | ".join(names))
+    text = " | ".join(names)
+    return _entry(f"{group}=", text if everywhere else f"{text}   (with {parent}={'|'.join(chosen)})")
 
 
-def default_option(conf: Path, group: str) -> str | None:
-    """What the defaults list of config.yaml, or of the parent's default option, names for `group`."""
+def parents(conf: Path, group: str) -> dict[str, str]:
+    """The options of the parent group that have `group`, each with its default for it; `{"": …}` at the top."""
     import yaml
 
     parent, _, name = group.rpartition("/")
-    file = conf / "config.yaml" if not parent else conf / parent / f"{default_option(conf, parent)}.yaml"
-    for item in yaml.safe_load(file.read_text(encoding="utf-8")).get("defaults", []):
-        if isinstance(item, dict) and name in item:
-            return str(item[name])
-    return None
+    files = sorted((conf / parent).glob("*.yaml")) if parent else [conf / "config.yaml"]
+    found: dict[str, str] = {}
+    for file in files:
+        for item in yaml.safe_load(file.read_text(encoding="utf-8")).get("defaults", []):
+            if isinstance(item, dict) and name in item:
+                found[file.stem if parent else ""] = str(item[name])
+    return found
 
 
 def _setting_line(key: str) -> str:
-    cls, value, doc = Config, Config(), ""
+    base, value, doc = Config, Config(), ""
     for name in key.split("."):
+        if not hasattr(value, name):  # the default option has no such setting: the first one that has
+            value = next(cls() for cls in OPTIONS[base].values() if name in type_hints(cls))
+        cls = type(value)
         found = {item.name: item for item in dataclasses.fields(cls)}[name]
-        doc, value, hint = found.metadata["doc"], getattr(value, name), type_hints(cls)[name]
-        cls = type(value) if hint in OPTIONS else hint
+        doc, value, base = found.metadata["doc"], getattr(value, name), type_hints(cls)[name]
     return _entry(f"{key}={shown(value)}", doc)
 
 

@@ -18,6 +18,7 @@ from pgtrain.config.schema import (
 )
 
 VALUE_COEF = 0.5
+MINIBATCH_SIZE = 256
 CRITIC_EPOCHS = 10
 CRITIC_MINIBATCH_SIZE = 128
 NO_CRITIC = "without a critic"
@@ -101,27 +102,30 @@ def _check_entropy(config: Config) -> None:
 
 def settle_update(config: Config) -> UpdateConfig:
     """`config.update` with a value for every setting that applies."""
-    update = config.update
-    if not has_critic(config):
-        return update
-    if isinstance(update, GradientUpdateConfig) and update.value_coef is None:
-        return replace(update, value_coef=VALUE_COEF)
-    if isinstance(update, NaturalConfig):
-        size = update.critic_minibatch_size
-        if size is None:
-            batch = config.num_envs * config.horizon if config.horizon else CRITIC_MINIBATCH_SIZE
-            size = min(batch, CRITIC_MINIBATCH_SIZE)
-        epochs = update.critic_epochs or CRITIC_EPOCHS
-        return replace(update, critic_epochs=epochs, critic_minibatch_size=size)
+    update, critic = config.update, has_critic(config)
+    if isinstance(update, GradientUpdateConfig):
+        coef = VALUE_COEF if critic and update.value_coef is None else update.value_coef
+        size = _at_most(config, MINIBATCH_SIZE) if update.minibatch_size == "auto" else update.minibatch_size
+        return replace(update, value_coef=coef, minibatch_size=size)
+    if isinstance(update, NaturalConfig) and critic:
+        size = update.critic_minibatch_size or _at_most(config, CRITIC_MINIBATCH_SIZE)
+        return replace(
+            update, critic_epochs=update.critic_epochs or CRITIC_EPOCHS, critic_minibatch_size=size
+        )
     return update
 
 
+def _at_most(config: Config, size: int) -> int:
+    """`size`, or the batch if that is smaller; how many steps whole episodes will have is not known."""
+    return min(size, config.num_envs * config.horizon) if config.horizon else size
+
+
 def minibatch_size(config: Config) -> tuple[str, int | None]:
-    """The key of the minibatches' size, and the size; None for the whole batch."""
+    """Of a settled config: the key of the minibatches' size, and the size; None for the whole batch."""
     update = config.update
     if isinstance(update, NaturalConfig):
         return "update.critic_minibatch_size", update.critic_minibatch_size
-    assert isinstance(update, GradientUpdateConfig)
+    assert isinstance(update, GradientUpdateConfig) and not isinstance(update.minibatch_size, str)
     return "update.minibatch_size", update.minibatch_size
 
 

@@ -33,6 +33,7 @@ from pgtrain.learning.optimizers import Adam
 from pgtrain.learning.schedules import Plateau, ReturnGated, TargetEntropy, linear
 from pgtrain.learning.updates import Update
 from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.actors import make_actor
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Collector, revalue
 from pgtrain.runner import Runner
@@ -165,7 +166,7 @@ def test_revalued_rollout_is_the_rollout_of_the_critic_of_today() -> None:
     """Ends, cuts and unfinished episodes: what a collector with the new critic would have stored."""
     policy = make_policy(3, spaces.Discrete(3))
     env = ScriptedEnv([[3, 4], [7], [20]], [["terminated", "truncated"], ["truncated"], ["terminated"]])
-    rollout, _ = Collector(env, policy, policy.actor(3, 0), 0).collect_steps(12)
+    rollout, _ = Collector(env, policy, make_actor(policy, 3, 0), 0).collect_steps(12)
     same = revalue(policy, rollout)
     torch.testing.assert_close(same.value, rollout.value)
     torch.testing.assert_close(same.next_value, rollout.next_value)

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from pgtrain.learning.optimizers import Adam
-from pgtrain.policies.actor_critic import NUMPY_ROWS, NumpyActor, TorchActor
+from pgtrain.policies.actors import NUMPY_ROWS, NumpyActor, TorchActor, make_actor
 from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from tests.envs_for_tests import AsymBox, HalfBoundedBox
@@ -37,7 +37,7 @@ def test_both_actors_and_the_update_agree(name: str, normalizer: bool, mean: str
     policy = make_policy(3, SPACES[name], normalizer=normalizer, mean=mean, gain=0.5)
     obs = data(offset=1e4 if normalizer else 0.0)
     policy.observe(torch.from_numpy(obs))
-    by_numpy, by_torch = policy.actor(40, 0), TorchActor(policy, 0)
+    by_numpy, by_torch = make_actor(policy, 40, 0), TorchActor(policy, 0)
     assert isinstance(by_numpy, NumpyActor)
     env_a, action_a, params_a, inputs_a = by_numpy.act(obs, greedy=True)
     env_b, action_b, params_b, inputs_b = by_torch.act(obs, greedy=True)
@@ -75,9 +75,9 @@ def test_acting_draws_from_the_stored_distribution(kind: str, name: str) -> None
 
 
 def test_the_actor_is_chosen_by_batch_and_network() -> None:
-    assert isinstance(make_policy().actor(NUMPY_ROWS, 0), NumpyActor)
-    assert isinstance(make_policy().actor(NUMPY_ROWS + 1, 0), TorchActor)
-    assert isinstance(make_policy(activation="gelu").actor(4, 0), TorchActor)
+    assert isinstance(make_actor(make_policy(), NUMPY_ROWS, 0), NumpyActor)
+    assert isinstance(make_actor(make_policy(), NUMPY_ROWS + 1, 0), TorchActor)
+    assert isinstance(make_actor(make_policy(activation="gelu"), 4, 0), TorchActor)
 
 
 def test_tanh_only_where_the_box_has_two_bounds() -> None:
@@ -94,7 +94,7 @@ def test_tanh_only_where_the_box_has_two_bounds() -> None:
 @pytest.mark.parametrize(("start", "held"), [(-80.0, -5.0), (80.0, 2.0), (-1.0, -1.0)])
 def test_log_std_is_held_within_its_limits(start: float, held: float) -> None:
     policy = make_policy(3, AsymBox.box, log_std_init=start)
-    actor = policy.actor(4, 0)
+    actor = make_actor(policy, 4, 0)
     for drifted in (False, True):
         if drifted:  # an edited checkpoint, or a drift in training
             with torch.no_grad():
@@ -120,7 +120,7 @@ def test_a_nan_observation_never_makes_an_invalid_env_action(
     space = SPACES[name]
     policy = make_policy(3, space, normalizer=normalizer)
     policy.observe(torch.from_numpy(data(offset=0.0)))
-    actor = TorchActor(policy, 0) if kind == "torch" else policy.actor(4, 0)
+    actor = TorchActor(policy, 0) if kind == "torch" else make_actor(policy, 4, 0)
     obs = np.zeros((4, 3), np.float32)
     obs[0], obs[1, 1], obs[2, 0] = np.nan, np.nan, np.inf
     action = actor.act(obs, greedy)[0]
@@ -131,7 +131,7 @@ def test_a_nan_observation_never_makes_an_invalid_env_action(
 def test_numpy_actor_follows_the_parameters_and_refresh_takes_statistics() -> None:
     policy = make_policy(3, AsymBox.box, normalizer=True)
     flat = FlatParameters(policy)
-    actor = policy.actor(8, 0)
+    actor = make_actor(policy, 8, 0)
     obs = data(8, offset=2.0)
 
     def params() -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +175,7 @@ def test_an_actors_stream_is_its_seed_and_can_be_restored(kind: str) -> None:
     policy = make_policy(3, AsymBox.box)
 
     def actor(seed: int) -> Any:
-        return TorchActor(policy, seed) if kind == "torch" else policy.actor(4, seed)
+        return TorchActor(policy, seed) if kind == "torch" else make_actor(policy, 4, seed)
 
     obs = np.zeros((4, 3), np.float32)
     one, same, other = actor(1), actor(1), actor(2)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pgtrain.policies.actor_critic import ActorCritic, NumpyActor, TorchActor
+from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.actors import NumpyActor, TorchActor, make_actor
 from pgtrain.policies.distributions import StateDependentGaussian
 from pgtrain.policies.networks import MLP
 from pgtrain.rollout import Collector
@@ -139,7 +140,7 @@ def test_torch_initialisation_on_demand() -> None:
 # ------------------------------------------------------------------------------------------------------ actors
 
 ACTORS: dict[str, Any] = {
-    "numpy": lambda policy, n, seed: policy.actor(n, seed),
+    "numpy": lambda policy, n, seed: make_actor(policy, n, seed),
     "torch": lambda p, n, seed: TorchActor(p, seed),
 }
 
@@ -155,7 +156,7 @@ def acts(actor: Any, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
 def test_both_actors_and_the_update_agree(mean: str) -> None:
     policy = make_gsde(mean=mean)
     obs = observations(7)
-    by_numpy = policy.actor(7, 0)
+    by_numpy = make_actor(policy, 7, 0)
     assert isinstance(by_numpy, NumpyActor)
     for actor in (by_numpy, TorchActor(policy, 0)):
         for greedy in (False, True):
@@ -213,7 +214,7 @@ def test_draws_are_distributed_as_the_marginal_says(kind: str) -> None:
 def test_rollouts_hold_what_an_exact_ratio_needs() -> None:
     policy = make_gsde(sample_freq=4)
     env = ScriptedEnv([[5], [30]], space=box([-1, 0], [1, 5]))
-    rollout, _ = Collector(env, policy, policy.actor(2, 0), 0).collect_steps(12)
+    rollout, _ = Collector(env, policy, make_actor(policy, 2, 0), 0).collect_steps(12)
     new = policy.evaluate(rollout.inputs, rollout.action)
     assert (new.log_prob - rollout.log_prob).abs().max() < 1e-5
     assert policy.distribution.kl(rollout.params, new.params).abs().max() < 1e-6
@@ -223,7 +224,7 @@ def test_rollouts_hold_what_an_exact_ratio_needs() -> None:
 def test_the_next_rollout_does_not_depend_on_how_the_last_one_ended() -> None:
     """Nothing but the generator's state goes from one rollout to the next: a resumed run repeats it."""
     policy = make_gsde(sample_freq=5)
-    one, two = policy.actor(3, 0), policy.actor(3, 9)
+    one, two = make_actor(policy, 3, 0), make_actor(policy, 3, 9)
     obs = observations(3)
     for _ in range(7):
         one.act(obs)

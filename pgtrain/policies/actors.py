@@ -1,0 +1,150 @@
+"""Actors: a policy that acts in an env, step by step, with a stream of randomness of its own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.distributions import StateDependentGaussian
+from pgtrain.policies.exploration import Exploration, HeldMatrix, Independent
+
+NUMPY_ROWS = 128  # up to this batch NumPy acts faster than torch on a CPU (see networks.numpy_forward)
+
+
+def make_actor(policy: ActorCritic, num_envs: int, seed: int) -> Actor:
+    """The quickest actor for this policy, device and number of envs.
+
+    Make it when the policy's parameters lie where they will stay (see FlatParameters): it works on their memory.
+    """
+    device = next(policy.parameters()).device
+    if device.type == "cpu" and num_envs <= NUMPY_ROWS:
+        forward = policy.network.actor_numpy()
+        if forward is not None:
+            return NumpyActor(policy, forward, seed)
+    return TorchActor(policy, seed)
+
+
+class Actor(Protocol):
+    """Acts in a host env (NumPy in, NumPy out); what it returns beside the env's action is of its own kind."""
+
+    def refresh(self) -> None:
+        """Takes over the policy's normaliser statistics and starts its noise anew; called once before each rollout."""
+        ...
+
+    def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, Any, Any, Any]:
+        """obs [N, D] → the env's action, own action [N, …], params [N, P], inputs [N, D]."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+        """An array of the actor's kind, for a rollout's storage."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def _exploration(policy: ActorCritic, sample: Any, std: Any, normal: Any) -> Exploration:
+    d = policy.distribution
+    if isinstance(d, StateDependentGaussian):
+        return HeldMatrix(d.dim, std, normal, d.sample_freq)
+    return Independent(sample)
+
+
+class NumpyActor:
+    """Acts through NumPy on the memory of the policy's own parameters: no framework call in a step."""
+
+    def __init__(self, policy: ActorCritic, forward: Any, seed: int) -> None:
+        self.policy, self.forward = policy, forward
+        self.rng = np.random.default_rng(seed)
+        self.distribution = policy.distribution
+        self.log_std = None if policy.log_std is None else policy.log_std.detach().numpy()
+        self.squashed = np.zeros(0, bool) if policy.log_std is None else policy.squashed.numpy()
+        self.exploration = _exploration(
+            policy,
+            lambda params: self.distribution.sample_numpy(params, self.rng),
+            lambda: policy.noise_std().numpy(),
+            lambda shape: self.rng.standard_normal(shape, dtype=np.float32),
+        )
+        self.refresh()
+
+    def refresh(self) -> None:
+        policy, moments = self.policy, self.policy.normalizer
+        self.standardizer = None
+        if moments is not None:
+            frozen = moments.frozen()
+            self.standardizer = frozen.shift.numpy(), frozen.scale.numpy(), float(frozen.limit)
+        if self.log_std is not None:
+            clamped = self.log_std.clip(policy.log_std_min, policy.log_std_max)
+            self.spread = policy.distribution.spread_numpy(clamped)  # pyright: ignore[reportAttributeAccessIssue]
+        self.exploration.restart()
+
+    def _prepare(self, obs: np.ndarray) -> np.ndarray:
+        if self.standardizer is None:
+            return obs.astype(np.float32)
+        shift, scale, limit = self.standardizer
+        x = obs - shift  # float64: exact also where the observations lie far from 0
+        x *= scale
+        return np.clip(x, -limit, limit, out=x).astype(np.float32)
+
+    def act(
+        self, obs: np.ndarray, greedy: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        inputs = self._prepare(obs)
+        params = head = self.forward(inputs)
+        d = self.distribution
+        if self.log_std is not None:
+            mean = head[..., : d.head_dim]
+            mean = np.where(self.squashed, np.tanh(mean), mean)
+            params = d.join_numpy(mean, self.spread, head[..., d.head_dim :])  # pyright: ignore[reportAttributeAccessIssue]
+        action = d.mode(params) if greedy else self.exploration(params, head)
+        return d.to_env(action), action, params, inputs
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
+        return np.empty(shape, {torch.int64: np.int64, torch.float32: np.float32}[dtype])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"numpy": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state["numpy"]
+
+
+class TorchActor:
+    """Acts on the policy's device: any network, big batches; the env's side stays on the host."""
+
+    def __init__(self, policy: ActorCritic, seed: int) -> None:
+        self.policy = policy
+        self.device = next(policy.parameters()).device
+        self.generator = torch.Generator(self.device).manual_seed(seed % 2**63)
+        self.exploration = _exploration(
+            policy,
+            lambda params: policy.distribution.sample(params, self.generator),
+            policy.noise_std,
+            lambda shape: torch.empty(shape, device=self.device).normal_(generator=self.generator),
+        )
+
+    def refresh(self) -> None:
+        self.exploration.restart()
+
+    @torch.no_grad()
+    def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
+        d = self.policy.distribution
+        inputs = self.policy.prepare(torch.from_numpy(obs).to(self.device))
+        head = self.policy.network.act(inputs)
+        params = self.policy.params(head)
+        action = d.mode(params) if greedy else self.exploration(params, head)
+        return d.to_env(action.cpu().numpy()), action, params, inputs
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"torch": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["torch"])
