@@ -33,6 +33,7 @@ from pgtrain.learning.score_capture import LogProb
 MEMORY_LIMIT = 256 * 2**20  # bytes of working memory, beside the result
 
 
+@torch.no_grad()
 def gradients(
     policy: nn.Module,
     obs: Tensor,
@@ -61,6 +62,7 @@ def gradients(
     return out
 
 
+@torch.no_grad()
 def squared_norms(
     policy: nn.Module,
     obs: Tensor,
@@ -85,6 +87,7 @@ def squared_norms(
     return out
 
 
+@torch.no_grad()
 def grams(
     policy: nn.Module,
     obs: Tensor,
@@ -110,6 +113,7 @@ def grams(
     return out
 
 
+@torch.no_grad()
 def products(
     policy: nn.Module,
     obs: Tensor,
@@ -147,6 +151,7 @@ class Moments(NamedTuple):
     norm_return: Tensor  # Σ R_i |s_i|², 0-d
 
 
+@torch.no_grad()
 def moments(
     policy: nn.Module,
     obs: Tensor,
@@ -169,7 +174,8 @@ def moments(
             f"returns must be [{call.results}], one a sample or an episode, got {list(returns.shape)}"
         )
     both = torch.stack([torch.ones_like(returns), returns]).to(call.dtype)  # [2, n]
-    first, second = obs.new_zeros(2, 2, call.scorer.width, dtype=call.dtype)
+    first = obs.new_zeros(2, call.scorer.width, dtype=call.dtype)
+    second = torch.zeros_like(first)
     norm = obs.new_zeros(2, dtype=call.dtype)
     for index, rows in call.blocks(lambda length: 3 * call.scorer.width if episode is not None else 0):
         for r in rows:

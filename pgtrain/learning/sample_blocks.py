@@ -121,7 +121,7 @@ class Blocks:
     def _episodes(self, extra: Callable[[int], int]) -> Iterator[Tensor]:
         """Episodes of like lengths, as many together as the limit allows, one at least."""
         lengths, order = self.lengths.sort(descending=True)
-        known = lengths.tolist()
+        known = lengths[lengths > 0].tolist()  # an episode without rows keeps its zeros
         start = 0
         while start < len(known):
             longest = known[start]

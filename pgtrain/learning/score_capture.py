@@ -82,7 +82,7 @@ class Scorer:
             by_name = vmap(grad(one), in_dims=(None, 0, 0))(wanted, obs, action)
         except RuntimeError:  # control flow on data, or a layer that vmap has no rule for
             return self.by_loop(names, obs, action)
-        return torch.cat([by_name[name].flatten(1) for name in names], 1)
+        return torch.cat([by_name[name].detach().flatten(1) for name in names], 1)
 
     def by_loop(self, names: Sequence[str], obs: Tensor, action: Tensor) -> Tensor:
         """[B, Σ p], one backward pass for each sample."""
@@ -200,7 +200,7 @@ class PolicyScorer(Scorer):
 
             log_std = self.parameters["log_std"].detach()
             g = vmap(grad(one), in_dims=(None, 0, 0))(log_std, self.head.detach(), action)
-            rows.append(Direct(["log_std"], g.reshape(len(obs), 1, -1)))
+            rows.append(Direct(["log_std"], g.detach().reshape(len(obs), 1, -1)))
         return rows
 
     def _plain(self) -> bool:
