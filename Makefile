@@ -16,7 +16,7 @@ TRAIN := $(if $(call chosen,algo),,algo=reinforce) $(if $(call chosen,env),,env=
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
 
 .PHONY: setup
 setup: $(STAMP) ## make .venv with pgtrain and all it needs (does nothing when nothing changed)
@@ -71,6 +71,10 @@ types: setup ## check the types of the package
 .PHONY: bench
 bench: setup ## measure training speed; ARGS=--write-readme updates the README's table
 	@$(BIN)/python benchmarks/throughput.py $(ARGS)
+
+.PHONY: bench-per-sample
+bench-per-sample: setup ## measure per-sample gradient norms against one backward pass
+	@$(BIN)/python benchmarks/per_sample.py $(ARGS)
 
 .PHONY: results
 results: setup ## train every recipe on several seeds; ARGS=--write-readme updates the README's table

@@ -10,13 +10,12 @@ Source: Goodfellow 2015, "Efficient per-example gradient computations"; Li et al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class Rows(Protocol):
@@ -33,6 +32,10 @@ class Rows(Protocol):
 
     def gradients(self) -> Tensor:
         """[B, p]."""
+        ...
+
+    def write(self, out: Tensor) -> None:
+        """Puts `gradients` into out [B, p]."""
         ...
 
     def gram(self, parts: int) -> Tensor:
@@ -71,6 +74,18 @@ class Outer:
 
     def gradients(self) -> Tensor:
         return self._grouped(1).squeeze(1)
+
+    def write(self, out: Tensor) -> None:
+        """With one place straight into out: a large result is memory traffic above all."""
+        if self.x.shape[1] > 1:
+            out.copy_(self.gradients())
+            return
+        x, d = self.x.squeeze(1), self.d.squeeze(1)  # [B, G, ·]
+        size = d[0].numel() * x.shape[2]
+        shape = (d.shape[1], d.shape[2], x.shape[2])
+        torch.mul(d[..., :, None], x[..., None, :], out=out[:, :size].unflatten(1, shape))
+        if self.bias:
+            out[:, size:] = d.flatten(1)
 
     def gram(self, parts: int) -> Tensor:
         """Either Σ_{s,t} (x_s·x_t + 1)(δ_s·δ_t) or products of the groups' matrices XᵀΔ, whichever is less work."""
@@ -128,6 +143,9 @@ class Lookup:
         table = self.d.new_zeros(len(self.d), self.rows, self.d.shape[2])
         return table.scatter_add_(1, self.index[:, :, None].expand_as(self.d), self.d).flatten(1)
 
+    def write(self, out: Tensor) -> None:
+        out.copy_(self.gradients())
+
     def gram(self, parts: int) -> Tensor:
         same = self.index[:, :, None] == self.index[:, None, :]
         return _fold((self.d @ self.d.mT) * same, parts)
@@ -154,6 +172,9 @@ class Direct:
 
     def gradients(self) -> Tensor:
         return self.g.squeeze(1) if self.g.shape[1] == 1 else self.g.sum(1)
+
+    def write(self, out: Tensor) -> None:
+        out.copy_(self.gradients())
 
     def gram(self, parts: int) -> Tensor:
         grouped = self.g.unflatten(1, (parts, -1)).sum(2)
@@ -188,66 +209,6 @@ def _fold(gram: Tensor, parts: int) -> Tensor:
     if gram.shape[1] == parts:
         return gram
     return gram.unflatten(2, (parts, -1)).sum(3).unflatten(1, (parts, -1)).sum(2)
-
-
-# ------------------------------------------------------------------------------------- layer by layer
-
-
-class Unsupported(Exception):
-    """A layer met something that its formula does not cover; its gradients are taken another way."""
-
-
-def _linear(layer: nn.Linear, names: dict[str, str], x: Tensor, d: Tensor) -> Rows:
-    places = d.reshape(len(d), -1, 1, d.shape[-1])
-    return _affine(names, x.reshape(len(x), -1, 1, x.shape[-1]), places)
-
-
-def _conv2d(layer: nn.Conv2d, names: dict[str, str], x: Tensor, d: Tensor) -> Rows:
-    if x.dim() != 4:
-        raise Unsupported
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    x = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
-    patches = F.unfold(x, layer.kernel_size, layer.dilation, 0, layer.stride)  # [B, C·k·k, S]
-    groups = (layer.groups, -1)
-    return _affine(
-        names,
-        patches.unflatten(1, groups).permute(0, 3, 1, 2),
-        d.flatten(2).unflatten(1, groups).permute(0, 3, 1, 2),
-    )
-
-
-def _affine(names: dict[str, str], x: Tensor, d: Tensor) -> Rows:
-    if "weight" not in names:
-        return Direct([names["bias"]], d.flatten(2))
-    return Outer(list(names.values()), x, d, "bias" in names)
-
-
-def _embedding(layer: nn.Embedding, names: dict[str, str], x: Tensor, d: Tensor) -> Rows:
-    if layer.max_norm is not None or layer.scale_grad_by_freq:
-        raise Unsupported
-    index = x.reshape(len(x), -1)
-    d = d.reshape(*index.shape, -1)
-    if layer.padding_idx is not None:
-        d = d * (index != layer.padding_idx)[:, :, None]
-    return Lookup(list(names.values()), index, d, layer.num_embeddings)
-
-
-def _layer_norm(layer: nn.LayerNorm, names: dict[str, str], x: Tensor, d: Tensor) -> Rows:
-    standard = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
-    parts = {"weight": d * standard, "bias": d}
-    size = layer.weight.numel()
-    return Direct(
-        list(names.values()), torch.cat([parts[n].reshape(len(d), -1, size) for n in names], dim=-1)
-    )
-
-
-# exact types: a subclass may compute something else
-LAYERS: dict[type[nn.Module], Callable[..., Rows]] = {
-    nn.Linear: _linear,
-    nn.Conv2d: _conv2d,
-    nn.Embedding: _embedding,
-    nn.LayerNorm: _layer_norm,
-}
 
 
 def joined(rows: list[Rows]) -> Rows:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pgtrain.learning.layer_gradients import Direct, Rows, Unsupported
+from pgtrain.learning.layer_formulas import Unsupported
+from pgtrain.learning.layer_gradients import Direct, Rows
 from pgtrain.learning.score_capture import LogProb, PolicyScorer, Scorer
 from pgtrain.policies.actor_critic import ActorCritic
 

@@ -7,6 +7,7 @@ is formed: cheaper than the ordinary backward pass of the batch. Parameters that
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 
 from pgtrain.learning import mlp_capture
-from pgtrain.learning.layer_gradients import LAYERS, Direct, Rows, Unsupported, joined
+from pgtrain.learning.layer_formulas import LAYERS, Unsupported
+from pgtrain.learning.layer_gradients import Direct, Rows, joined
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.distributions import DiagonalGaussian
 from pgtrain.policies.networks import MLP
@@ -150,10 +152,14 @@ class Scorer:
 
     def place(self, rows: Rows, out: Tensor, values: Tensor | None = None, at: Tensor | slice = ALL) -> None:
         """Writes `values` [b, p] (None: the gradients) of these parameters into their columns of rows `at` of out."""
+        parts = [self.columns[name] for name in rows.names]
+        adjoining = all(a.stop == b.start for a, b in itertools.pairwise(parts))
+        if values is None and adjoining and isinstance(at, slice):
+            rows.write(out[at, parts[0].start : parts[-1].stop])
+            return
         values = rows.gradients() if values is None else values
         start = 0
-        for name in rows.names:
-            part = self.columns[name]
+        for part in parts:
             stop = start + part.stop - part.start
             out[at, part] = values[:, start:stop]
             start = stop
