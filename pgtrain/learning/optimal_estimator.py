@@ -1,7 +1,7 @@
 """Optimal baselines for a rollout of whole episodes: as a baseline of its steps, or inside a gradient source.
 
 `OptimalBaseline` gives b_t [T, N], whose advantages go through the ordinary loss; a baseline for each parameter fits in
-no loss: `ParameterBaseline` gives the gradient itself. Both take scores of the policy as it is, so one update a rollout.
+no loss: `ParameterBaseline` gives the gradient itself. Both take the policy as it is: one update a rollout.
 """
 
 from __future__ import annotations
