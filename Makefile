@@ -16,7 +16,7 @@ TRAIN := $(if $(call chosen,algo),,algo=reinforce) $(if $(call chosen,env),,env=
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-15s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
 
 .PHONY: setup
 setup: $(STAMP) ## make .venv with pgtrain and all it needs (does nothing when nothing changed)
@@ -75,6 +75,10 @@ bench: setup ## measure training speed; ARGS=--write-readme updates the README's
 .PHONY: bench-learning
 bench-learning: setup ## train presets and recipes on several seeds, update docs/results.md; ARGS=--quick tests today's code
 	@$(BIN)/python benchmarks/learning.py $(ARGS)
+
+.PHONY: bench-per-sample
+bench-per-sample: setup ## measure per-sample gradient norms against one backward pass
+	@$(BIN)/python benchmarks/per_sample.py $(ARGS)
 
 .PHONY: legend
 legend: setup ## update the README's table of dashboard metrics

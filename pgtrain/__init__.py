@@ -3,8 +3,8 @@
     result = pgtrain.train("algo=a2c", "env=CartPole-v1", seed=1)
     loaded = pgtrain.load(result.run_dir)
 
-`pgtrain.returns` is the maths of discounted returns. Everything is imported when it is first used: `import pgtrain`
-alone loads neither torch nor Hydra.
+`pgtrain.returns` is the maths of discounted returns, `pgtrain.per_sample` gives the gradient of each sample. Everything
+is imported when it is first used: `import pgtrain` alone loads neither torch nor Hydra.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pgtrain.commands.train import train as train
+    from pgtrain.learning import per_sample as per_sample
     from pgtrain.learning import returns as returns
     from pgtrain.training import load as load
 
@@ -24,6 +25,7 @@ _LAZY = {
     "train": ("pgtrain.commands.train", "train"),
     "load": ("pgtrain.training", "load"),
     "returns": ("pgtrain.learning.returns", None),
+    "per_sample": ("pgtrain.learning.per_sample", None),
     "UserError": ("pgtrain.types", "UserError"),
     "TrainingError": ("pgtrain.types", "TrainingError"),
 }
