@@ -264,9 +264,13 @@ def finals(results: Results, row: Row) -> list[float]:
 
 
 def report(rows: Iterable[Row]) -> None:
-    """Writes table and curves of what is kept."""
+    """Writes table and curves of what is kept and was made with today's settings."""
     known = read()
-    shown = [(row, [known[key] for key in sorted(known) if key[0] == row.name]) for row in rows]
+    shown = []
+    for row in rows:
+        results = [known[key] for key in sorted(known) if key[0] == row.name]
+        today = settings(row) if results else {}
+        shown.append((row, [result for result in results if counts(result, today)]))
     shown = [(row, results) for row, results in shown if results]
     learning_report.write_table(shown)
     learning_report.draw_curves(shown)

@@ -60,12 +60,45 @@ def test_from_yaml_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["advantage", "advantage/baseline", "update", "entropy", "optim", "optim/lr", "device"]
+    "group",
+    [
+        "advantage",
+        "advantage/baseline",
+        "update",
+        "entropy",
+        "optim",
+        "optim/lr",
+        "policy/distribution",
+        "device",
+    ],
 )
 def test_every_option_composes_with_its_recipe(group: str) -> None:
     for path in (paths.conf_dir() / group).glob("*.yaml"):
         algo = "a2c" if group == "advantage" and path.stem != "monte_carlo" else "reinforce"
         assert compose([f"algo={algo}", f"{group}={path.stem}"]).choices[group] == path.stem
+
+
+@pytest.mark.parametrize(
+    ("group", "updates"),
+    [
+        ("clip", ["clipped"]),
+        ("value_loss", ["policy_gradient", "clipped", "kl_penalty", "natural", "trust_region"]),
+        ("kl_guard", ["policy_gradient", "clipped", "kl_penalty"]),
+        ("step", ["natural", "trust_region"]),
+    ],
+)
+def test_every_inner_option_of_an_update_composes(group: str, updates: list[str]) -> None:
+    for path in (paths.conf_dir() / "update" / group).glob("*.yaml"):
+        for update in updates:
+            more = ["update.epochs=3", "optim/lr=constant"] if group == "kl_guard" else []
+            chosen = compose(["algo=a2c", f"update={update}", f"update/{group}={path.stem}", *more]).choices
+            assert chosen[f"update/{group}"] == path.stem
+
+
+def test_any_update_may_take_the_place_of_a_recipes() -> None:
+    for recipe in RECIPES:
+        for path in (paths.conf_dir() / "update").glob("*.yaml"):
+            assert compose([f"algo={recipe}", f"update={path.stem}"]).config.update.name == path.stem
 
 
 def test_the_command_line_wins_over_a_recipe() -> None:
@@ -149,6 +182,17 @@ def test_null_is_none() -> None:
         ("advantage.name=gae", "write advantage=gae to choose another advantage"),
         ("optim.lr.name=linear", "write optim/lr=linear"),
         ("device=gpu", r"device=gpu: must be one of auto, cpu, cuda, mps, cuda:1"),
+        ("algo=a2c update/clip=linear", "update=policy_gradient has no clip; update=clipped has one"),
+        ("update/step=fixed", r"update=policy_gradient has no step; update=natural\|trust_region has one"),
+        ("algo=ppo update.clip=0.1", r"Did you mean update\.clip\.value=0\.1\?"),
+        ("clip_range=0.1", r"Did you mean update\.clip\.value\?"),
+        (
+            "algo=ppo update.kl_guard.limit=0.1",
+            r"update/kl_guard=none has no setting 'limit'.*stop\|skip has it",
+        ),
+        ("policy.distribution.expln=true", r"policy/distribution=gsde has it"),
+        ("algo=ppo update/kl_guard=learning_rate", "would both set the learning rate"),
+        ("algo=trpo policy.share=1", r"use policy\.share=0"),
         ("optim/lrr=linear", r"there is no group 'optim/lrr'\. Did you mean optim/lr\?"),
         ("optimizer=adam", r"Did you mean optim\?"),
         (

@@ -16,7 +16,7 @@ from pgtrain.config.convert import convert, from_dict, to_dict, type_hints
 from pgtrain.config.errors import ConfigError, all_keys, closest_key, nearest, one_line, shown
 from pgtrain.config.fields import Limits
 from pgtrain.config.paths import conf_dir
-from pgtrain.config.schema import OPTIONS, Config, MonitorConfig, has_critic
+from pgtrain.config.schema import OPTIONS, ClippedConfig, Config, MonitorConfig, has_critic
 
 # the settings of a run that passes every check, to change one at a time
 STEPS: dict[str, Any] = {"horizon": 16, "advantage": {"name": "gae"}}
@@ -117,6 +117,20 @@ REFUSED = [
     ("entropy", {"name": "constant", "coef": "nan"}, "at least 0"),
     ("optim", {"name": "adam", "max_grad_norm": -1}, "above 0"),
     ("seed", -1, "from 0 to 4294967295"),
+    ("update", {"name": "clipped", "clip": {"name": "constant", "value": -0.2}}, "above 0"),
+    ("update", {"name": "clipped", "clip": {"name": "linear", "value": 0}}, "above 0"),
+    ("update", {"name": "clipped", "dual_clip": 1}, "above 1 or null"),
+    ("update", {"name": "clipped", "minibatch_size": "all"}, "at least 1 or auto or null"),
+    ("update", {"name": "clipped", "kl_guard": {"name": "stop", "limit": -0.01}}, "above 0 or null"),
+    ("update", {"name": "clipped", "kl_guard": {"name": "skip", "limit": 0}}, "above 0 or null"),
+    ("update", {"name": "clipped", "value_loss": {"name": "clip_max", "clip": 0}}, "above 0"),
+    ("update", {"name": "kl_penalty", "target": -0.01}, "above 0 or null"),
+    ("update", {"name": "trust_region", "step": {"name": "line_search", "max_kl": 0}}, "above 0"),
+    ("update", {"name": "natural", "step": {"name": "line_search", "shrink": 1}}, "above 0 and below 1"),
+    ("update", {"name": "natural", "damping": -1e-3}, "at least 0"),
+    ("update", {"name": "natural", "critic_epochs": 0}, "at least 1"),
+    ("optim", {"name": "sgd", "momentum": 1}, "of at least 0 and below 1"),
+    ("entropy", {"name": "target", "rate": 1.5}, "above 0 and at most 1"),
     ("policy__share", "some", "all"),
     ("policy__hidden", [0], "at least 1"),
     ("policy__activation", "tahn", "Did you mean tanh"),
@@ -149,6 +163,8 @@ def test_out_of_range_names_key_value_and_what_is_allowed(key: str, value: Any, 
         ("advantage__lam", 1.0),
         ("entropy", {"name": "constant", "coef": 0.0}),
         ("optim", {"name": "adam", "max_grad_norm": None}),
+        ("update", {"name": "clipped", "kl_guard": {"name": "stop", "limit": None}}),
+        ("update", {"name": "trust_region", "step": {"name": "line_search", "trials": 0}}),
         ("num_envs", 1),
         ("policy__hidden", []),
         ("policy__share", "all"),
@@ -161,13 +177,23 @@ def test_the_ends_of_a_range_are_taken(key: str, value: Any) -> None:
     head, _, tail = key.partition("__")
     got = getattr(getattr(config, head), tail) if tail else getattr(config, head)
     if isinstance(value, dict):
-        got, value = dataclasses.asdict(got), value | {"name": got.name}
-        assert value.items() <= got.items()
+        assert_holds(dataclasses.asdict(got), value)
     else:
         assert got == value
 
 
+def assert_holds(got: dict[str, Any], value: dict[str, Any]) -> None:
+    for name, item in value.items():
+        if isinstance(item, dict):
+            assert_holds(got[name], item)
+        else:
+            assert got[name] == item
+
+
 # ------------------------------------------------------------------------------------ combinations
+CLIPPED: dict[str, Any] = STEPS | {"update": {"name": "clipped"}}
+NATURAL: dict[str, Any] = STEPS | {"update": {"name": "natural"}}
+GUARD = {"name": "learning_rate"}
 IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (EPISODES, {"horizon": 64}, r"horizon=64 has no effect with collect\.unit=episodes: use horizon=null"),
     (STEPS, {"collect__episodes": 2}, r"collect\.episodes=2 has no effect with collect\.unit=steps"),
@@ -194,6 +220,64 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (STEPS, {"reward__clip": 5}, r"reward\.clip=5 has no effect with reward\.scaling=none"),
     (STEPS, {"eval__episodes": 0, "eval__greedy": False}, r"eval\.greedy=false has no effect"),
     (STEPS, {"checkpoint__keep": 2}, r"checkpoint\.keep=2 has no effect with checkpoint\.every_steps=null"),
+    (
+        CLIPPED,
+        {"update__kl_guard": GUARD, "optim__lr__name": "linear"},
+        r"kl_guard=learning_rate and optim/lr=linear would both set the learning rate",
+    ),
+    (
+        CLIPPED,
+        {"update__kl_guard": GUARD, "optim__lr__value": 0.1},
+        r"optim\.lr\.value=0\.1: must be from update\.kl_guard\.smallest=1e-05 to",
+    ),
+    (
+        CLIPPED,
+        {"update__epochs": 1, "update__kl_guard": {"name": "stop"}},
+        r"update/kl_guard=stop has no effect with update\.epochs=1",
+    ),
+    (
+        CLIPPED,
+        {"update__epochs": 1, "update__recompute_advantages": True},
+        r"update\.recompute_advantages=true has no effect with update\.epochs=1",
+    ),
+    (
+        EPISODES | {"update": {"name": "clipped"}},
+        {"update__recompute_advantages": True},
+        r"update\.recompute_advantages=true has no effect without a critic",
+    ),
+    (
+        EPISODES | {"update": {"name": "clipped"}},
+        {"update__value_loss": {"name": "huber"}},
+        r"update/value_loss=huber has no effect without a critic",
+    ),
+    (
+        EPISODES | {"update": {"name": "natural"}},
+        {"update__critic_epochs": 3},
+        r"update\.critic_epochs=3 has no effect without a critic",
+    ),
+    (NATURAL, {"policy__share": 1}, r"policy\.share=1: with update=natural .* use policy\.share=0"),
+    (NATURAL, {"policy__share": "all"}, r"policy\.share=all: with update=natural"),
+    (
+        NATURAL,
+        {"update__critic_minibatch_size": 129},
+        r"update\.critic_minibatch_size=129: must be at most the batch of 128",
+    ),
+    (
+        STEPS,
+        {"policy__ortho_init": False, "policy__last_layer_gain": 0.1},
+        r"policy\.last_layer_gain=0\.1 has no effect with policy\.ortho_init=false",
+    ),
+    (
+        STEPS,
+        {"policy__distribution": {"name": "gsde", "sample_freq": 0}},
+        r"policy\.distribution\.sample_freq=0: must be a whole number of at least 1, or -1",
+    ),
+    (STEPS, {"entropy": {"name": "linear", "coef": 0}}, r"entropy=linear has no effect with entropy\.coef"),
+    (
+        STEPS,
+        {"entropy": {"name": "target", "coef": 0.1, "largest": 0.05}},
+        r"entropy\.coef=0\.1: must be from entropy\.smallest=1e-06 to entropy\.largest=0\.05",
+    ),
     (STEPS, {"update__minibatch_size": 129}, r"minibatch_size=129: must be at most the batch of 128 steps"),
     (STEPS, {"advantage": {"name": "n_step", "n": 17}}, r"advantage\.n=17: must be at most horizon=16"),
 ]
@@ -206,7 +290,9 @@ def test_what_does_not_fit_together_is_refused(
     if "advantage" in changes:
         base = {key: value for key, value in base.items() if key != "advantage"}
     if any(key.startswith("update__") for key in changes):
-        base = base | {"update": {"name": "policy_gradient"}}
+        base = {"update": {"name": "policy_gradient"}} | base
+    if any(key.startswith("optim__") for key in changes):
+        base = base | {"optim": {"name": "adam", "lr": {"name": "constant"}}}
     with pytest.raises(ConfigError, match=text):
         settled(base, **changes)
 
@@ -221,6 +307,11 @@ def test_what_does_not_fit_together_is_refused(
             {"collect__unit": "steps", "advantage__truncation_bootstrap": "mean_return"},
         ),
         (STEPS, {"update": {"name": "policy_gradient", "minibatch_size": 128}}),
+        (CLIPPED, {"update__epochs": 1, "update__kl_guard": {"name": "skip"}}),
+        (CLIPPED, {"update__kl_guard": GUARD}),
+        (EPISODES, {"update": {"name": "trust_region"}, "advantage__baseline": {"name": "value"}}),
+        (STEPS, {"entropy": {"name": "linear", "coef": 0.0, "end": 0.1}}),
+        (STEPS, {"policy__ortho_init": False}),
         (STEPS, {"advantage": {"name": "n_step", "n": 16}}),
         (STEPS, {"env__workers": 8, "env__backend": "process"}),
         (STEPS, {"reward__clip": 5, "reward__scaling": "running_std"}),
@@ -245,8 +336,30 @@ def test_settle_fills_in_what_applies_and_nothing_else() -> None:
     assert (episodes.reward.clip, episodes.checkpoint.keep) == (None, None)
 
 
+def test_settle_of_updates() -> None:
+    clipped = settled(STEPS | {"update": {"name": "clipped"}}).update
+    assert isinstance(clipped, ClippedConfig)
+    assert (clipped.minibatch_size, clipped.value_coef) == (128, 0.5)  # all of the 8 x 16 steps
+    large: Any = settled({"advantage": {"name": "gae"}, "update": {"name": "clipped"}}, horizon=500).update
+    assert large.minibatch_size == 256
+    whole: Any = settled(EPISODES | {"update": {"name": "clipped"}}).update
+    assert (whole.minibatch_size, whole.value_coef) == (256, None)
+    natural: Any = settled(NATURAL, num_envs=2).update
+    assert (natural.critic_epochs, natural.critic_minibatch_size) == (10, 32)
+    alone: Any = settled(EPISODES | {"update": {"name": "natural"}}).update
+    assert (alone.critic_epochs, alone.critic_minibatch_size) == (None, None)
+    assert settled(STEPS).policy.last_layer_gain == 0.01
+    assert settled(STEPS, policy__ortho_init=False).policy.last_layer_gain is None
+
+
 def test_settling_again_changes_nothing_and_leaves_its_argument_alone() -> None:
-    raw = from_dict({"advantage": {"name": "gae"}, "reward": {"scaling": "running_std"}})
+    raw = from_dict(
+        {
+            "advantage": {"name": "gae"},
+            "reward": {"scaling": "running_std"},
+            "update": {"name": "clipped"},
+        }
+    )
     before = to_dict(raw)
     once = settle(raw)
     assert to_dict(raw) == before
@@ -376,7 +489,17 @@ def test_config_yaml_has_the_defaults_of_the_schema() -> None:
 
 
 def test_every_option_of_the_schema_has_a_file() -> None:
-    for group in ("advantage", "advantage/baseline", "update", "entropy", "optim", "optim/lr"):
+    groups = (
+        "advantage",
+        "advantage/baseline",
+        "entropy",
+        "optim",
+        "optim/lr",
+        "policy/distribution",
+        "update",
+    )
+    inner = ("update/clip", "update/value_loss", "update/kl_guard", "update/step")
+    for group in (*groups, *inner):
         cls = class_of_option(group, "?")
         assert {path.stem for path in (conf_dir() / group).glob("*.yaml")} == set(OPTIONS[cls])
 
