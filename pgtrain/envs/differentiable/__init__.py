@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pgtrain.envs.differentiable.base import DifferentiableEnv as DifferentiableEnv
-    from pgtrain.envs.differentiable.check import check as check
     from pgtrain.envs.differentiable.registration import make as make
     from pgtrain.envs.differentiable.registration import register as register
 
-_LAZY = {"DifferentiableEnv": "base", "check": "check", "make": "registration", "register": "registration"}
+_LAZY = {"DifferentiableEnv": "base", "make": "registration", "register": "registration"}
 
 
 def __getattr__(name: str) -> Any:
