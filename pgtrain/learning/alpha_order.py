@@ -32,7 +32,9 @@ def variance(samples: Tensor) -> Tensor:
     return samples.var(0, correction=1)
 
 
-def bernstein_radius(variance_trace: Tensor, samples: int, dim: int, bound: Tensor | float, delta: float) -> Tensor:
+def bernstein_radius(
+    variance_trace: Tensor, samples: int, dim: int, bound: Tensor | float, delta: float
+) -> Tensor:
     """ε: the mean of N samples is within ε of its expectation, but for a probability of `delta`.
 
     ε = √(2 v ln((D+1)/δ) / N) + 2 L ln((D+1)/δ) / (3 N),   L ≥ ‖g_i‖
@@ -59,10 +61,9 @@ def mix(
     Source: Suh et al. 2022, eq. 9.
     """
     v1, v0 = variance(first).sum(), variance(zeroth).sum()
-    if bound is None:
-        bound = torch.linalg.vector_norm(zeroth, dim=1).amax()
+    largest = torch.linalg.vector_norm(zeroth, dim=1).amax() if bound is None else bound
     g1, g0 = first.mean(0), zeroth.mean(0)
-    radius = bernstein_radius(v0, len(zeroth), zeroth.shape[1], bound, delta)
+    radius = bernstein_radius(v0, len(zeroth), zeroth.shape[1], largest, delta)
     disagreement = torch.linalg.vector_norm(g1 - g0)
     alpha_bar = _share(v0, v1)
     slack = tolerance - radius

@@ -1,8 +1,8 @@
 """Pathwise training from Python: SHAC, BPTT and α-order on a differentiable env, in three lines.
 
-    env = make("pgtrain/Pendulum-v0", num_envs=64)
-    trainer = shac(env, seed=0)
-    trainer.run(total_steps=200_000)
+env = make("pgtrain/Pendulum-v0", num_envs=64)
+trainer = shac(env, seed=0)
+trainer.run(total_steps=200_000)
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ class Trainer:
     total_steps: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
 
-    def run(
-        self, total_steps: int, after: Callable[[Trainer, dict[str, float]], None] | None = None
-    ) -> None:
+    def run(self, total_steps: int, after: Callable[[Trainer, dict[str, float]], None] | None = None) -> None:
         """Iterations until `total_steps` env steps are made; `after` is told of each."""
         self.total_steps = total_steps
         while self.steps < total_steps:
@@ -174,7 +172,7 @@ def alpha_order(
 
 
 def bptt(env: DifferentiableEnv, seed: int = 0, settings: Settings | None = None) -> Trainer:
-    """Backpropagation through time, no critic: whole episodes for `horizon=None`, else windows blind to what follows."""
+    """Backpropagation through time, no critic: whole episodes (`horizon=None`), or windows blind to what follows."""
     s = settings or Settings(horizon=None)
     policy = make_policy(env, seed, s, critic=False)
     flat = FlatParameters(policy)

@@ -70,7 +70,9 @@ class TargetCritic(nn.Module):
     def __init__(self, policy: ActorCritic, flat: FlatParameters, alpha: float) -> None:
         super().__init__()
         if policy.network.critic is None or len(policy.network.trunk):
-            raise UserError("update=pathwise: the target critic needs a critic of its own; set policy.share=0")
+            raise UserError(
+                "update=pathwise: the target critic needs a critic of its own; set policy.share=0"
+            )
         if policy.value_moments is not None:
             raise UserError(
                 "update=pathwise: standardised values have no target critic; set policy.normalize_value=none"
@@ -163,7 +165,7 @@ class AlphaOrder:
             size = part.stop - part.start
             self.flat.grad[part] = mixed.grad[start : start + size]
             start += size
-        loss = -first.detach().mean() * 1.0
+        loss = -first.detach().mean()
         return {
             "loss": loss,
             "loss/actor": loss,
@@ -173,7 +175,7 @@ class AlphaOrder:
         }
 
     def _samples(self, gain: Tensor, weight: Tensor, parameters: Iterable[Tensor]) -> Tensor:
-        """Gradients of −(mean gain of a step), one for each group of envs, [groups, D], in one batched backward pass."""
+        """Gradients of −(mean gain of a step), one for each group of envs, [groups, D]; one batched backward pass."""
         columns = gain.shape[1]
         if columns < self.groups:
             raise UserError(f"algo=alpha_order: num_envs must be at least 2 x {self.groups} groups")

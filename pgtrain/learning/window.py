@@ -65,6 +65,20 @@ class Reparameterized:
         return torch.addcmul(mean, self.std, noise), mean
 
 
+def successor_values(value_of: Callable[[Tensor], Tensor], inputs: Tensor, done: Tensor) -> Tensor:
+    """V of every step's successor [T, N], with a graph where the loss reads it: at each done and in the last row.
+
+    On a GPU, where to pick rows means to wait, all rows carry it; the numbers and gradients are the same.
+    """
+    if inputs.device.type != "cpu":
+        return value_of(inputs)
+    cut = torch.cat([done[:-1], torch.ones_like(done[-1:])])
+    rows = cut.nonzero(as_tuple=True)
+    with torch.no_grad():
+        values = value_of(inputs.detach())
+    return values.index_put(rows, value_of(inputs[rows]))
+
+
 class TimeProbe:
     """Keeps the states of a window so that the update can tell the gradient's norm through time."""
 
@@ -154,8 +168,10 @@ class WindowCollector:
         self, seen: list[Tensor], rows: list[Transition], policy_rows: list[Any], whole_episodes: bool
     ) -> tuple[Rollout, Episodes]:
         _, reward, terminated, truncated, next_obs = (torch.stack(x) for x in zip(*rows, strict=True))
-        next_value = self.next_value_of(self.actor.inputs(next_obs)) if self.next_value_of else None
         done = terminated | truncated
+        next_value = None
+        if self.next_value_of is not None:
+            next_value = successor_values(self.next_value_of, self.actor.inputs(next_obs), done)
         weight = torch.ones_like(reward)
         if whole_episodes:  # what follows an env's first done is not its episode any more
             before = done.cumsum(0) - done.long()

@@ -34,7 +34,9 @@ def test_actor_loss_equals_the_golden_number() -> None:
     done = torch.tensor(i["dones"]).bool()
     none = torch.zeros_like(done)
     for terminated, truncated in [(none, done), (done & (double(i["next_values"]) == 0), done)]:
-        returns = segment_return(double(i["rewards"]), double(i["next_values"]), terminated, truncated, i["gamma"])
+        returns = segment_return(
+            double(i["rewards"]), double(i["next_values"]), terminated, truncated, i["gamma"]
+        )
         assert float(pathwise_loss(returns, done)) == pytest.approx(want["actor_loss"], rel=1e-9)
 
 
@@ -42,9 +44,7 @@ def test_critic_targets_equal_the_golden_numbers() -> None:
     i, want = SHAC["inputs"], SHAC["expected"]
     done = torch.tensor(i["dones"]).bool()
     none = torch.zeros_like(done)
-    got = td_lambda_target(
-        double(i["rewards"]), double(i["next_values"]), none, done, i["gamma"], i["lam"]
-    )
+    got = td_lambda_target(double(i["rewards"]), double(i["next_values"]), none, done, i["gamma"], i["lam"])
     assert got.flatten().tolist() == pytest.approx(np.ravel(want["td_lambda_targets"]).tolist(), rel=1e-9)
 
 
@@ -99,7 +99,9 @@ def targets_by_loops(w: dict[str, Tensor], gamma: float, lam: float) -> Tensor:
 def test_loss_equals_its_definition(seed: int) -> None:
     w = random_window(seed=seed)
     returns = segment_return(**w, gamma=GAMMA)
-    assert float(pathwise_loss(returns, w["terminated"] | w["truncated"])) == pytest.approx(loss_by_loops(w, GAMMA))
+    assert float(pathwise_loss(returns, w["terminated"] | w["truncated"])) == pytest.approx(
+        loss_by_loops(w, GAMMA)
+    )
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
@@ -274,7 +276,9 @@ def test_shac_with_noise_is_an_unbiased_estimate_of_the_closed_sums() -> None:
     want = GOLDEN_LQR["expected"]["short_horizon"]
     n, gamma = 20_000, i["gamma"]
     env = lqr_env(n, W=i["W"], x0_cov=i["x0_cov"])
-    K = double(i["K"]).expand(n, 1, 2).clone().requires_grad_()  # its own copy for each env: per-sample gradients
+    K = (
+        double(i["K"]).expand(n, 1, 2).clone().requires_grad_()
+    )  # its own copy for each env: per-sample gradients
     log_sigma = torch.full((n, 1), float(np.log(i["sigma"])), dtype=torch.float64, requires_grad=True)
     env.reset(1)
     g = torch.Generator().manual_seed(2)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pgtrain.envs.differentiable.registration import make
 from pgtrain.learning.pathwise import pathwise_loss, segment_return
-from pgtrain.learning.window import Reparameterized, TimeProbe, WindowCollector
+from pgtrain.learning.window import Reparameterized, TimeProbe, WindowCollector, successor_values
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.distributions import DiagonalGaussian, StateDependentGaussian
 from pgtrain.policies.networks import MLP
@@ -35,7 +35,9 @@ class Fragile(Good):
 
 
 def policy_for(env: Any, seed: int = 0, critic: bool = True, normalizer: bool = True) -> ActorCritic:
-    return make_policy(env.obs_dim, env.action_space, critic=critic, normalizer=normalizer, seed=seed, mean="tanh")
+    return make_policy(
+        env.obs_dim, env.action_space, critic=critic, normalizer=normalizer, seed=seed, mean="tanh"
+    )
 
 
 def collector(env: Any, **settings: Any) -> WindowCollector:
@@ -102,7 +104,9 @@ def test_finals_are_the_last_observations_before_resets() -> None:
     assert torch.allclose(rollout.next_value[index], rollout.final_inputs.sum(-1), atol=1e-5)
     inside = ~rollout.done[:-1]
     assert torch.allclose(rollout.next_value[:-1][inside], rollout.inputs[1:].sum(-1)[inside], atol=1e-5)
-    assert torch.allclose(rollout.next_value[-1][~rollout.done[-1]], rollout.last_inputs.sum(-1)[~rollout.done[-1]])
+    assert torch.allclose(
+        rollout.next_value[-1][~rollout.done[-1]], rollout.last_inputs.sum(-1)[~rollout.done[-1]]
+    )
 
 
 def test_episodes_are_counted_across_windows() -> None:
@@ -130,6 +134,21 @@ def test_episodes_are_counted_across_windows() -> None:
         age = np.where(done[t], 0, age + 1)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_values_carry_the_graph_where_the_loss_reads_them(seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(6, 4, 3, generator=g, requires_grad=True)
+    done = torch.rand(6, 4, generator=g) < 0.2
+    none = torch.zeros_like(done)
+    reward = torch.zeros(6, 4)
+    grads = []
+    for values in (successor_values(lambda x: x.sin().sum(-1), inputs, done), inputs.sin().sum(-1)):
+        loss = pathwise_loss(segment_return(reward, values, none, done, 0.9), done)
+        grads.append(torch.autograd.grad(loss, inputs)[0])
+    assert torch.allclose(*grads) and (grads[0] != 0).any()
+    assert torch.equal(successor_values(lambda x: x.sin().sum(-1), inputs, done), inputs.sin().sum(-1))
+
+
 # ---- whole episodes -------------------------------------------------------------------------------------------------
 
 
@@ -142,9 +161,7 @@ def test_whole_episodes_are_one_of_each_env() -> None:
     rollout, episodes = collected
     assert rollout.whole_episodes and len(episodes.returns) == 8
     assert rollout.episode_start[0].all()
-    assert rollout.weight.sum(0).tolist() == [
-        float(rollout.done[:, n].nonzero()[0, 0] + 1) for n in range(8)
-    ]
+    assert rollout.weight.sum(0).tolist() == [float(rollout.done[:, n].nonzero()[0, 0] + 1) for n in range(8)]
     assert rollout.num_steps == int(episodes.lengths.sum()) < rollout.weight.numel()
     assert (rollout.reward[rollout.weight == 0] == 0).all()
     returns = segment_return(rollout.reward, None, rollout.terminated, rollout.truncated, 1.0)
@@ -195,7 +212,9 @@ def test_a_policy_without_reparameterisation_is_refused() -> None:
     with pytest.raises(UserError, match="not categorical"):
         Reparameterized(make_policy())
     d = StateDependentGaussian(np.array([-1.0]), np.array([1.0]), 8)
-    network = MLP(3, 1, hidden=[8], activation="tanh", share=0, critic=False, last_gain=1.0, features="learned")
+    network = MLP(
+        3, 1, hidden=[8], activation="tanh", share=0, critic=False, last_gain=1.0, features="learned"
+    )
     with pytest.raises(UserError, match="not gsde"):
         Reparameterized(ActorCritic(network, d, None))
 
@@ -243,7 +262,9 @@ def test_resume_is_bit_exact() -> None:
     other.load_state_dict(torch.load(file, weights_only=True))
     for _ in range(9):
         (a, ea), (b, eb) = c.collect_steps(5), other.collect_steps(5)
-        assert torch.equal(a.obs, b.obs) and torch.equal(a.reward, b.reward) and torch.equal(a.action, b.action)
+        assert (
+            torch.equal(a.obs, b.obs) and torch.equal(a.reward, b.reward) and torch.equal(a.action, b.action)
+        )
         assert ea.returns.tolist() == eb.returns.tolist() and ea.lengths.tolist() == eb.lengths.tolist()
         assert torch.equal(a.episode_step, b.episode_step)
 
@@ -256,7 +277,16 @@ def test_nothing_in_a_window_reads_a_tensor_on_the_host() -> None:
 
     class Listen(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func.__name__ in ("item", "tolist", "__bool__", "__float__", "__int__", "numpy", "cpu", "nonzero"):
+            if func.__name__ in (
+                "item",
+                "tolist",
+                "__bool__",
+                "__float__",
+                "__int__",
+                "numpy",
+                "cpu",
+                "nonzero",
+            ):
                 asked.append(func.__name__)
             return func(*args, **(kwargs or {}))
 
@@ -265,11 +295,10 @@ def test_nothing_in_a_window_reads_a_tensor_on_the_host() -> None:
         env.reset(0)
         actor = Reparameterized(make_policy(env.obs_dim, env.action_space))
         actor.begin()
+        obs = env.detach()
+        env._quiet = 0  # what a CPU knows beforehand a GPU does not
         with Listen():
-            obs = env.detach()
             for _ in range(40):
                 u, _ = actor(actor.inputs(obs), torch.zeros(()))
                 obs = env.advance(actor.to_env(u)).obs
     assert asked == []
-
-

@@ -56,7 +56,9 @@ def test_several_dimensions_add_up() -> None:
     u = torch.tensor([[0.4, -0.9]], dtype=torch.float64)
     parts = [p[:, [0, 2]], p[:, [1, 3]]]
     assert torch.allclose(d.entropy(p), one.entropy(parts[0]) + two.entropy(parts[1]))
-    assert torch.allclose(d.log_prob(p, u), one.log_prob(parts[0], u[:, :1]) + two.log_prob(parts[1], u[:, 1:]))
+    assert torch.allclose(
+        d.log_prob(p, u), one.log_prob(parts[0], u[:, :1]) + two.log_prob(parts[1], u[:, 1:])
+    )
 
 
 def test_metrics_tell_how_much_the_bounds_hold() -> None:

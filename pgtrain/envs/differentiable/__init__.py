@@ -1,4 +1,4 @@
-"""Differentiable envs. `make` builds one by its id, `register` gives an env of yours an id; torch comes on first use."""
+"""Differentiable envs: `make` builds one by its id, `register` gives one of yours an id. Torch comes on first use."""
 
 from __future__ import annotations
 

@@ -99,6 +99,7 @@ class DifferentiableEnv:
         self._fresh: Tensor  # [AHEAD, N, S]
         self._fresh_obs: Tensor  # [AHEAD, N, D]
         self._used = AHEAD
+        self._quiet = 0  # steps to come in which no episode can end, as far as the host knows
 
     def reset(self, seed: int) -> Tensor:
         """All envs anew; the same seed gives the same start states and noise. → obs [N, D]"""
@@ -109,6 +110,7 @@ class DifferentiableEnv:
     @torch.no_grad()
     def restart(self) -> Tensor:
         """A new episode in each env, from the randomness as it stands. → obs [N, D]"""
+        self._quiet = 0
         self.state = self.start(self.num_envs)
         self.episode_step = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         return self.observation(self.state)
@@ -116,8 +118,17 @@ class DifferentiableEnv:
     def detach(self) -> Tensor:
         """Cuts the graph behind the present states: a window begins. → obs [N, D]"""
         self.state = self.state.detach()
+        self._quiet = self._quiet_steps()
         with torch.no_grad():
             return self.observation(self.state)
+
+    def _quiet_steps(self) -> int:
+        """On a CPU, where it costs nothing to ask: how many steps are sure to be free of resets."""
+        if self.device.type != "cpu" or type(self).terminated is not DifferentiableEnv.terminated:
+            return 0
+        if self.max_episode_steps is None:
+            return 2**62
+        return self.max_episode_steps - 1 - int(self.episode_step.max())
 
     def advance(self, action: Tensor) -> Transition:
         """One step with its graph and without a host sync: what a window is made of. `action` [N, A]."""
@@ -125,15 +136,20 @@ class DifferentiableEnv:
         next_state = self.dynamics(state, action)
         reward = self.reward(state, action, next_state)
         next_obs = self.observation(next_state)
-        terminated = self.terminated(next_state)
         step = self.episode_step + 1
+        if self._quiet > 0:
+            self._quiet -= 1
+            self.state, self.episode_step = next_state, step
+            return Transition(next_obs, reward, self._never, self._never, next_obs)
+        terminated = self.terminated(next_state)
         truncated = self._never if self.max_episode_steps is None else step >= self.max_episode_steps
         done = terminated | truncated
         row = done.unsqueeze(-1)
         fresh, fresh_obs = self._next_fresh()
         self.state = torch.where(row, fresh, next_state)
         self.episode_step = step.masked_fill(done, 0)
-        return Transition(torch.where(row, fresh_obs, next_obs), reward, terminated, truncated, next_obs)
+        obs = self.state if next_obs is next_state else torch.where(row, fresh_obs, next_obs)
+        return Transition(obs, reward, terminated, truncated, next_obs)
 
     def step(self, action: Tensor) -> Step:
         """As `advance`, with the last observations of the envs that are done as compact rows (waits for a GPU)."""
@@ -156,9 +172,7 @@ class DifferentiableEnv:
     def uniform(self, count: int, low: Any, high: Any) -> Tensor:
         """Numbers [count, S], uniform between `low` [S] and `high` [S], from the env's own randomness."""
         low, high = self.tensor(low), self.tensor(high)
-        unit = torch.rand(
-            (count, *low.shape), generator=self.generator, device=self.device, dtype=self.dtype
-        )
+        unit = torch.rand((count, *low.shape), generator=self.generator, device=self.device, dtype=self.dtype)
         return low + (high - low) * unit
 
     def normal(self, count: int, dim: int) -> Tensor:
@@ -211,6 +225,7 @@ class DifferentiableEnv:
             raise ValueError(f"the state is of {len(state['state'])} envs, this has {self.num_envs}")
         self.state = self.tensor(state["state"]).clone()
         self.episode_step = state["episode_step"].to(self.device).clone()
+        self._quiet = 0
         self._used = state["used"]
         if state["fresh"] is not None:
             self._fresh = self.tensor(state["fresh"]).clone()

@@ -17,7 +17,7 @@ class CartPoleSwingUp(DifferentiableEnv):
 
     Barto, Sutton & Anderson's cart-pole (LENGTH is half the pole), θ̈ and ẍ as in `native/cartpole.py`, stepped
     semi-implicitly: first the velocities, then the positions with them.
-    r = cos θ − 0.1·x² − 0.01·ẋ² − 0.01·θ̇² − 0.01·a²; an episode never ends before its 200 steps (8 s). Smooth everywhere.
+    r = cos θ − 0.1·x² − 0.01·ẋ² − 0.01·θ̇² − 0.01·a². An episode has 200 steps (8 s). Smooth everywhere.
     """
 
     action_low, action_high = (-1.0,), (1.0,)

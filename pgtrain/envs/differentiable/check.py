@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
 
 def check(env: DifferentiableEnv, seed: int = 0, rollout: int = 20) -> list[Finding]:
-    """The faults of `env`'s task, first the ones that explain others; [] if there is none. The env itself stays as it is.
+    """The faults of `env`'s task, first the ones that explain others; [] if there is none. `env` stays as it is.
 
     `rollout`: steps of random actions after which the methods are tried again.
     """
@@ -159,7 +159,9 @@ def _shape_faults(env: DifferentiableEnv, name: str, out: Tensor, rows: int) -> 
     message = f"{name} returned the shape {list(out.shape)} for {rows} envs"
     return [
         Finding(
-            _where(env, name), message, f"return {wanted} (sum(-1) or [:, 0] drops the last axis, stack adds one)"
+            _where(env, name),
+            message,
+            f"return {wanted} (sum(-1) or [:, 0] drops the last axis, stack adds one)",
         )
     ]
 
@@ -172,7 +174,9 @@ def _flag_faults(env: DifferentiableEnv, out: Tensor, rows: int) -> list[Finding
 
 
 def _cut(env: DifferentiableEnv, name: str) -> Finding:
-    what = {"reward": "a detached reward: nothing can be learned from it"}.get(name, f"a detached result of {name}")
+    what = {"reward": "a detached reward: nothing can be learned from it"}.get(
+        name, f"a detached result of {name}"
+    )
     cure = "compute it from the state and action that were passed in, by torch operations alone"
     return Finding(_where(env, name), f"{what} (it depends on neither state nor action by the graph)", cure)
 
@@ -253,9 +257,7 @@ def disagreement(
     return worst
 
 
-def _directional(
-    along: Callable[[Tensor], Tensor], rows: int, like: Tensor, numeric: Tensor
-) -> Tensor:
+def _directional(along: Callable[[Tensor], Tensor], rows: int, like: Tensor, numeric: Tensor) -> Tensor:
     """d out/dz at z = 0 by backpropagation, each output component in turn; the shape of `numeric`."""
     zero = torch.zeros(rows, dtype=like.dtype, device=like.device, requires_grad=True)
     out = along(zero)
@@ -286,7 +288,7 @@ class _quiet:
 
 
 def _where(env: DifferentiableEnv, name: str) -> str:
-    """"file.py:12", the line in which the method's definition begins."""
+    """ "file.py:12", the line in which the method's definition begins."""
     method = getattr(type(env), name)
     return f"{inspect.getsourcefile(method)}:{inspect.getsourcelines(method)[1]}"
 

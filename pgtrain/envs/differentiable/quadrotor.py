@@ -15,8 +15,8 @@ class Quadrotor(DifferentiableEnv):
     what hovering takes.
 
     ẍ = −F·sin φ/m,   z̈ = F·cos φ/m − g,   φ̈ = arm·(F_right − F_left)/I, stepped semi-implicitly.
-    r = 1/(1 + x² + z²) + 0.2·cos φ − 0.02·(ẋ² + ż² + φ̇²) − 0.01·|a|². It ends (a crash) where |x| or |z| exceeds 3, and is
-    cut after 200 steps (8 s).
+    r = 1/(1 + x² + z²) + 0.2·cos φ − 0.02·(ẋ² + ż² + φ̇²) − 0.01·|a|². It ends (a crash) where |x| or |z| exceeds 3, and
+    is cut after 200 steps (8 s).
     """
 
     action_low, action_high = (-1.0, -1.0), (1.0, 1.0)

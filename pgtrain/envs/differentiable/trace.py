@@ -27,10 +27,14 @@ _TO_NUMPY = {
     "__array__": "NumPy is called with a tensor: it leaves torch, and with it the graph",
 }
 _CUTS = {"detach": ".detach() cuts the graph", "data": ".data cuts the graph"}
-_HOST_CURE = "keep tensors: batched arithmetic, torch.where(condition, a, b) for a branch, clamp, minimum, maximum"
+_HOST_CURE = (
+    "keep tensors: batched arithmetic, torch.where(condition, a, b) for a branch, clamp, minimum, maximum"
+)
 _NUMPY_CURE = "use torch's function of the same name (np.sin → torch.sin, np.clip → torch.clamp)"
 _CUT_CURE = "drop it: the env is detached where a window begins, by `detach()`, and nowhere else"
-_INPLACE_CURE = "make a new tensor: torch.stack or torch.cat of the parts, torch.where for a part of the rows, x = x + y"
+_INPLACE_CURE = (
+    "make a new tensor: torch.stack or torch.cat of the parts, torch.where for a part of the rows, x = x + y"
+)
 
 Fault = tuple[str, str, str]  # line, message, cure
 
@@ -114,7 +118,7 @@ def user_line(filename: str) -> bool:
 
 
 def calling_line() -> str | None:
-    """"file.py:12" of the innermost frame that is the task's; None if the call does not come from it."""
+    """ "file.py:12" of the innermost frame that is the task's; None if the call does not come from it."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename

@@ -56,9 +56,9 @@ def test_the_gradient_of_a_return_equals_central_differences(env_id: str) -> Non
         moved = torch.zeros_like(acts)
         moved[t, n, a] = h
         with torch.no_grad():
-            numeric = (
-                total_reward(env, start, acts + moved) - total_reward(env, start, acts - moved)
-            ) / (2 * h)
+            numeric = (total_reward(env, start, acts + moved) - total_reward(env, start, acts - moved)) / (
+                2 * h
+            )
         assert float(grad[t, n, a]) == pytest.approx(float(numeric), rel=1e-6, abs=1e-7)
         assert grad[t, n, a] != 0
 
@@ -251,6 +251,26 @@ def test_detach_cuts_the_graph_and_keeps_the_numbers() -> None:
     assert env.state.tolist() == before == obs.tolist()
 
 
+@pytest.mark.parametrize("limit", [None, 1, 3, 7])
+def test_the_short_way_where_no_episode_can_end_is_the_same(limit: int | None) -> None:
+    """After `detach` on a CPU the reset is left out for the steps that are sure to have none."""
+    quick, full = Good(3, max_episode_steps=limit), Good(3, max_episode_steps=limit)
+    if limit is None:
+        quick.max_episode_steps = full.max_episode_steps = None
+    for env in (quick, full):
+        env.reset(1)
+        env.advance(torch.ones(3, 1))
+        env.episode_step = torch.tensor([0, 1, 0]) % (limit or 9)
+    for t in range(20):
+        if t % 4 == 0:
+            quick.detach()
+        a, b = quick.advance(torch.ones(3, 1)), full.advance(torch.ones(3, 1))
+        assert torch.equal(a.truncated, b.truncated) and torch.equal(quick.episode_step, full.episode_step)
+        if limit is None:
+            assert torch.equal(a.obs, b.obs) and not a.truncated.any()
+    assert limit is None or quick.episode_step.max() < limit
+
+
 def test_no_gradient_crosses_a_reset() -> None:
     env = Good(2, max_episode_steps=2)
     env.reset(0)
@@ -316,13 +336,18 @@ def test_each_task_is_found_by_its_id_on_every_backend(env_id: str, backend: str
     with make_vector_env(env_id, 2, backend=backend) as env:
         assert env.backend == ("sync" if backend == "sync" else "native")
         obs = env.reset(0)
-        assert obs.shape == (2, env.obs_dim) and obs.dtype == np.float32 and not np.array_equal(obs[0], obs[1])
+        assert (
+            obs.shape == (2, env.obs_dim) and obs.dtype == np.float32 and not np.array_equal(obs[0], obs[1])
+        )
         step = env.step(np.zeros((2, *env.action_space.shape)))
         assert step.reward.dtype == np.float64 and step.final_obs is None
 
 
 def test_host_env_equals_the_tensor_env() -> None:
-    host, ours = make_vector_env(TERMINATING, 5, max_episode_steps=30), make(TERMINATING, 5, max_episode_steps=30)
+    host, ours = (
+        make_vector_env(TERMINATING, 5, max_episode_steps=30),
+        make(TERMINATING, 5, max_episode_steps=30),
+    )
     first = host.reset(3)
     ours.load_state_dict(host.state_dict())
     assert np.array_equal(first, ours.detach().numpy())
