@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 _SKIP = (str(Path(torch.__file__).parent), str(Path(__file__).parent / "base.py"), __file__)
 _CHECK = str(Path(__file__).parent / "check.py")
+_DIFFERENCES = str(Path(__file__).parent / "finite_differences.py")
 
 # what is called → what that means, what to do instead
 _TO_HOST = {
@@ -114,7 +115,7 @@ def _finite(grads: Any) -> bool:
 
 def user_line(filename: str) -> bool:
     """Is this a file of the task's, not of torch, of the base class or of the checker?"""
-    return not filename.startswith((*_SKIP, _CHECK)) and not filename.startswith("<")
+    return not filename.startswith((*_SKIP, _CHECK, _DIFFERENCES)) and not filename.startswith("<")
 
 
 def calling_line() -> str | None:

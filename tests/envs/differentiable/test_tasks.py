@@ -408,14 +408,14 @@ def test_host_env_resumes_bit_exactly() -> None:
 
 
 def test_an_env_of_ones_own_gets_an_id_for_everything() -> None:
-    registration.register("Spring-v0", Good)
-    registration.register("Spring-v0", Good)  # a module may be imported twice
-    assert isinstance(make("Spring-v0", 2), Good)
-    with make_vector_env("Spring-v0", 2) as env:
+    registration.register("OwnSpring-v0", Good)
+    registration.register("OwnSpring-v0", Good)  # a module may be imported twice
+    assert isinstance(make("OwnSpring-v0", 2), Good)
+    with make_vector_env("OwnSpring-v0", 2) as env:
         assert env.backend == "native" and env.max_episode_steps == 5
-    assert gym.make("Spring-v0").reset(seed=0)[0].shape == (2,)
-    with pytest.raises(UserError, match=r"Spring-v0 is taken by Good"):
-        registration.register("Spring-v0", Fragile)
+    assert gym.make("OwnSpring-v0").reset(seed=0)[0].shape == (2,)
+    with pytest.raises(UserError, match=r"OwnSpring-v0 is taken by Good"):
+        registration.register("OwnSpring-v0", Fragile)
     with pytest.raises(UserError, match="taken by another Gymnasium env"):
         registration.register("CartPole-v1", Good)
 
