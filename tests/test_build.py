@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from pgtrain import build, checkpoint, training
+from pgtrain import build, build_update, checkpoint, training
 from pgtrain.config import schema
 from pgtrain.evaluation import evaluate
-from pgtrain.learning import advantages
-from pgtrain.policies.distributions import Categorical, DiagonalGaussian
+from pgtrain.learning import advantages, kl_guard, losses, schedules
+from pgtrain.learning.natural_gradient import FixedStep, LineSearch
+from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
+from pgtrain.policies.parameters import FlatParameters
 from pgtrain.types import TrainingError, UserError
 from tests.support import configure, critic_only, env_id
 
@@ -84,6 +86,130 @@ def test_policies_fit_their_envs() -> None:
     assert sum(p.numel() for p in policy.parameters()) == 10 + 18 + 3
     assert torch.equal(policy.network.actor[0].weight, same.network.actor[0].weight)
     assert not torch.equal(policy.network.actor[0].weight, other.network.actor[0].weight)
+
+
+def made(env: str = "Pendulum-v1", **settings: Any) -> Any:
+    """The update that a config asks for."""
+    cfg = configure(env, **(A2C | settings))
+    with build.make_env(cfg, 2) as vec:
+        policy = build.make_policy(cfg, vec)
+    return build_update.make_update(cfg, policy, FlatParameters(policy), 0)
+
+
+def test_updates_have_the_settings_of_the_config() -> None:
+    clipped = made(
+        update={
+            "name": "clipped",
+            "epochs": 3,
+            "minibatch_size": 7,
+            "value_coef": 0.25,
+            "dual_clip": 4.0,
+            "value_loss": {"name": "clip_only"},
+            "kl_guard": {"name": "stop", "limit": 0.7, "estimate": "k3"},
+        },
+        advantage={"name": "gae", "normalize": True},
+        optim={"name": "rmsprop_tf", "alpha": 0.9, "eps": 0.1, "max_grad_norm": None},
+    )
+    assert (clipped.epochs, clipped.minibatch_size, clipped.max_grad_norm) == (3, 7, None)
+    assert clipped.source.value_coef == 0.25 and clipped.source.actor.normalize
+    assert clipped.source.actor.policy_loss == losses.ClippedSurrogate("steps", 4.0)
+    assert clipped.source.critic.value_loss == losses.ClippedError("clip_only")
+    assert clipped.guards == [kl_guard.Stop(0.7)] and clipped.measure_kl.keywords == {"estimate": "k3"}
+    o = clipped.optimizer
+    assert (o.name, o.alpha, o.eps, o.tensorflow) == (
+        "rmsprop",
+        0.9,
+        0.1,
+        True,
+    ) and o.data is clipped.flat.data
+    penalty = made(
+        update={
+            "name": "kl_penalty",
+            "beta": 3.0,
+            "target": 0.2,
+            "value_loss": {"name": "huber", "delta": 2.0},
+        },
+        optim={"name": "rmsprop", "alpha": 0.8},
+    )
+    loss = penalty.source.actor.policy_loss
+    assert (float(loss.beta), loss.target) == (3.0, 0.2) and penalty.guards == [loss]
+    assert penalty.source.critic.value_loss == losses.HuberError(2.0)
+    assert (penalty.optimizer.alpha, penalty.optimizer.tensorflow) == (0.8, False)
+    rate = made(
+        update={
+            "name": "policy_gradient",
+            "kl_guard": {"name": "learning_rate", "target": 0.3, "smallest": 1e-4, "largest": 1e-2},
+        },
+        optim={"name": "sgd", "momentum": 0.7, "lr": {"name": "constant", "value": 2e-3}},
+    )
+    (guard,) = rate.guards
+    assert (guard.target, guard.start, guard.smallest, guard.largest) == (0.3, 2e-3, 1e-4, 1e-2)
+    assert rate.optimizer.momentum == 0.7 and made(update={"name": "clipped"}).guards == []
+    (skip,) = made(update={"name": "clipped", "kl_guard": {"name": "skip", "limit": 0.4}}).guards
+    assert skip == kl_guard.Skip(0.4)
+
+
+def test_natural_updates_have_the_settings_of_the_config() -> None:
+    settings = {"damping": 0.3, "cg_iterations": 4, "cg_tolerance": 1e-3, "critic_epochs": 6}
+    search = {"name": "line_search", "max_kl": 0.5, "shrink": 0.6, "trials": 3}
+    sizes = {"critic_minibatch_size": 5, "step": search, "value_loss": {"name": "clip_max"}}
+    update = made(update={"name": "natural", **settings, **sizes}, optim={"name": "adam", "eps": 0.2})
+    assert (update.damping, update.cg_iterations, update.cg_tolerance) == (0.3, 4, 1e-3)
+    assert update.rule == LineSearch(0.5, 0.6, 3) and not update.actor_loss.normalize
+    assert (update.critic.epochs, update.critic.minibatch_size, update.critic.optimizer.eps) == (6, 5, 0.2)
+    assert update.critic.source.critic.value_loss == losses.ClippedError("clip_max")
+    assert made(update={"name": "natural", "step": {"name": "fixed", "size": 0.7}}).rule == FixedStep(0.7)
+    alone = made(
+        advantage={"name": "monte_carlo"}, update={"name": "trust_region"}, horizon=None, **REINFORCE
+    )
+    assert alone.critic is None and alone.rule == LineSearch(0.01, 0.8, 10)
+
+
+def test_schedules_have_the_settings_of_the_config() -> None:
+    def at(schedule: Any, progress: float) -> float:
+        return build_update.make_schedule(schedule)(progress)
+
+    assert at(schema.LinearClipConfig(value=0.4, end=0.2), 0.5) == pytest.approx(0.3)
+    assert at(schema.LinearEntropyConfig(coef=0.4, end=0.2), 0.5) == pytest.approx(0.3)
+    assert at(schema.CosineEntropyConfig(coef=0.4), 0.5) == pytest.approx(0.2)
+    assert at(schema.CosineLearningRateConfig(value=0.4, end=0.2), 1.0) == pytest.approx(0.2)
+    gated = schema.ReturnGatedEntropyConfig(coef=0.4, end=0.1, rise=2.0, episodes=7)
+    assert build_update.make_schedule(gated) == schedules.ReturnGated(0.4, 0.1, 2.0, 7)
+    target = schema.TargetEntropyConfig(coef=0.4, target=-3.0, rate=0.1, smallest=0.2, largest=0.9)
+    assert build_update.make_schedule(target) == schedules.TargetEntropy(0.4, -3.0, 0.1, 0.2, 0.9)
+    plateau = schema.PlateauLearningRateConfig(
+        value=0.4, factor=0.3, patience=5, threshold=0.2, smallest=1e-4
+    )
+    assert build_update.make_schedule(plateau) == schedules.Plateau(0.4, 0.3, 5, 0.2, 1e-4)
+
+
+def test_gsde_has_the_settings_of_the_config() -> None:
+    noise = {"name": "gsde", "sample_freq": 3, "expln": True, "learn_features": True}
+    settings: dict[str, Any] = {"policy": {"hidden": [5, 7], "distribution": noise, "log_std_init": -2.0}}
+    for learn in (True, False):
+        noise["learn_features"] = learn
+        cfg = configure(env_id("AsymBox"), **settings, **A2C)
+        with build.make_env(cfg, 2) as env:
+            policy = build.make_policy(cfg, env)
+        d: Any = policy.distribution
+        assert isinstance(d, StateDependentGaussian) and (d.sample_freq, d.expln, d.features) == (3, True, 7)
+        assert policy.log_std is not None and policy.log_std.shape == (7, 3) and (policy.log_std == -2).all()
+        assert policy.network.actor[-1].detach is not learn
+    settings["policy"]["hidden"] = []
+    with build.make_env(cfg := configure(env_id("AsymBox"), **settings, **A2C), 2) as env:
+        assert build.make_policy(cfg, env).log_std.shape == (1, 3)  # the observation itself
+
+
+def test_initial_weights() -> None:
+    def last(**policy: Any) -> Any:
+        cfg = configure(policy=policy, **A2C)
+        with build.make_env(cfg, 2) as env:
+            return build.make_policy(cfg, env).network.actor[-1]
+
+    assert last().weight.norm(dim=1).tolist() == pytest.approx([0.01] * 2)
+    assert last(last_layer_gain=0.5).weight.norm(dim=1).tolist() == pytest.approx([0.5] * 2)
+    plain = last(ortho_init=False)
+    assert plain.bias.abs().min() > 0 and plain.weight.abs().max() <= 1 / 8
 
 
 def test_only_float_boxes_are_standardised() -> None:

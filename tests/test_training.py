@@ -53,9 +53,17 @@ def test_steps_beyond_the_budget_are_stated(tmp_path: Path) -> None:
     assert "2 steps more than total_steps=1,000" in log(tmp_path)
 
 
-def test_uneven_minibatches_are_told_once(tmp_path: Path) -> None:
-    train(tmp_path, {"id": env_id("FixedLen")}, update={"minibatch_size": 12}, eval={"episodes": 0})
-    text = "update.minibatch_size=12 does not divide the batch of 32: 3 minibatches of 10 or 11 steps"
+@pytest.mark.parametrize(
+    ("key", "update"),
+    [
+        ("minibatch_size", {}),
+        ("minibatch_size", {"name": "clipped"}),
+        ("critic_minibatch_size", {"name": "trust_region"}),
+    ],
+)
+def test_uneven_minibatches_are_told_once(tmp_path: Path, key: str, update: dict[str, Any]) -> None:
+    train(tmp_path, {"id": env_id("FixedLen")}, update=update | {key: 12}, eval={"episodes": 0})
+    text = f"update.{key}=12 does not divide the batch of 32: 3 minibatches of 10 or 11 steps"
     assert log(tmp_path).count(text) == 1
 
 

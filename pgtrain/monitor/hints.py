@@ -23,7 +23,10 @@ class Hints:
         self.info = info
         optim = info.config.get("optim")
         limit = optim.get("max_grad_norm") if isinstance(optim, dict) else None
-        self.max_grad_norm: float | None = limit if isinstance(limit, (int, float)) and limit > 0 else None
+        update = info.config.get("update")
+        natural = isinstance(update, dict) and "cg_iterations" in update  # its actor's gradient has no limit
+        given = isinstance(limit, (int, float)) and limit > 0 and not natural
+        self.max_grad_norm: float | None = limit if given else None
         self.first_entropy: float | None = None
         self.first_return: float | None = None
         self.best_return = -math.inf
@@ -130,6 +133,13 @@ def _gradient(hints: Hints, value: float, metrics: Numbers) -> str | None:
     return None
 
 
+def _line_search(hints: Hints, value: float, metrics: Numbers) -> str | None:
+    iterations = metrics.get("progress/iteration") or 0
+    if value > 0.3 * iterations and iterations > _IN_A_ROW:
+        return "many line searches find no step: try a longer horizon or more update.damping"
+    return None
+
+
 def _advantage_std(hints: Hints, value: float, metrics: Numbers) -> str | None:
     if value < 1e-8 and not hints.solved(metrics):
         return "advantages are all equal, nothing tells good actions from bad"
@@ -141,6 +151,7 @@ _RULES: tuple[tuple[str, Callable[[Hints, float, Numbers], str | None]], ...] = 
     ("loss/actor", _not_finite),
     ("loss/critic", _not_finite),
     ("gradient/norm", _gradient),
+    ("update/line_search_failed", _line_search),
     ("policy/entropy", _entropy),
     ("policy/std", _std),
     ("policy/approx_kl", _kl),

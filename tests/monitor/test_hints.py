@@ -50,6 +50,21 @@ def test_one_bad_number(tag: str, value: float, words: str) -> None:
     assert list(found) == [tag] and words in found[tag]
 
 
+def test_line_searches_that_fail_again_and_again() -> None:
+    def searched(failed: int, iteration: int) -> dict[str, Any]:
+        return healthy(update__line_search_failed=failed, progress__iteration=iteration)
+
+    assert "find no step" in hints_after(searched(40, 100))["update/line_search_failed"]
+    assert hints_after(searched(20, 100)) == {} and hints_after(searched(5, 5)) == {}
+
+
+def test_the_gradient_of_a_natural_step_has_no_limit() -> None:
+    config = {"optim": {"max_grad_norm": 0.5}, "update": {"name": "natural", "cg_iterations": 15}}
+    assert hints_after(healthy(gradient__norm=500.0), config=config) == {}
+    config["update"] = {"name": "clipped"}
+    assert "times its limit" in hints_after(healthy(gradient__norm=500.0), config=config)["gradient/norm"]
+
+
 def test_a_negative_explained_variance_is_bad_after_the_first_iterations() -> None:
     bad = healthy(critic__explained_variance=-0.5)
     assert "critic/explained_variance" not in hints_after(*[bad] * 20)
