@@ -33,18 +33,18 @@ from pgtrain.envs.differentiable.base import DifferentiableEnv
 from pgtrain.envs.differentiable.lqr import LQR, riccati
 from pgtrain.learning.pathwise_training import Settings, Trainer, evaluate, shac
 from pgtrain.learning.pathwise_update import Pathwise
-from pgtrain.learning.window import Reparameterized
+from pgtrain.policies.reparameterized import Reparameterized
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "outputs" / "pathwise" / "results.jsonl"
 
-SWING = Settings(horizon=8, log_std_init=0.0, critic_epochs=4)
+SWING = Settings(horizon=8, log_std_init=0.0, critic_epochs=8, actor_lr=5e-3)
 # task → recipe, id, envs, env steps, settings
 TASKS: dict[str, tuple[Callable[..., Trainer], str, int, int, Settings]] = {
-    "pendulum": (shac, "pgtrain/Pendulum-v0", 16, 60_000, SWING),
-    "cartpole": (shac, "pgtrain/CartPoleSwingUp-v0", 16, 60_000, replace(SWING, actor_lr=1e-2)),
-    "quadrotor": (shac, "pgtrain/Quadrotor-v0", 16, 60_000, replace(SWING, actor_lr=5e-3)),
-    "acrobot": (shac, "pgtrain/Acrobot-v0", 16, 100_000, replace(SWING, actor_lr=1e-2)),
+    "pendulum": (shac, "pgtrain/Pendulum-v0", 16, 100_000, SWING),
+    "cartpole": (shac, "pgtrain/CartPoleSwingUp-v0", 16, 100_000, replace(SWING, actor_lr=1e-2)),
+    "quadrotor": (shac, "pgtrain/Quadrotor-v0", 16, 50_000, SWING),
+    "acrobot": (shac, "pgtrain/Acrobot-v0", 16, 100_000, SWING),
 }
 
 
@@ -90,7 +90,7 @@ def learn_lqr(seed: int, steps: int | None) -> dict[str, Any]:
     best, _ = riccati(env.A, env.B, env.Q, env.R, gamma)
     K = torch.zeros_like(best, requires_grad=True)
     total = steps or 400_000
-    optimizer = torch.optim.Adam([K], lr=0.1)
+    optimizer = torch.optim.Adam([K], lr=0.1, betas=(0.9, 0.9))
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1e-3, total // (16 * horizon))
     env.reset(seed)
     started, curve, made = time.process_time(), [], 0

@@ -35,6 +35,7 @@ from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.policies.parameters import FlatParameters
+from pgtrain.policies.reparameterized import Reparameterized
 from pgtrain.policies.squashed import TanhGaussian
 from pgtrain.rollout import Episodes, Rollout
 
@@ -222,8 +223,6 @@ def _seeds(seed: int) -> tuple[int, int]:
 @torch.no_grad()
 def evaluate(env: DifferentiableEnv, policy: ActorCritic, seed: int) -> Tensor:
     """Undiscounted returns [N] of one whole episode in each env, played without noise. Needs a time limit."""
-    from pgtrain.learning.window import Reparameterized
-
     assert env.max_episode_steps is not None
     actor = Reparameterized(policy, env.dtype)
     actor.begin()

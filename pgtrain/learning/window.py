@@ -19,50 +19,9 @@ from torch import Tensor
 from pgtrain.envs.differentiable.base import DifferentiableEnv, Transition
 from pgtrain.learning.pathwise import norms_through_time, segment_starts, segment_step
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.distributions import DiagonalGaussian, StateDependentGaussian
-from pgtrain.policies.squashed import action_map
+from pgtrain.policies.reparameterized import Reparameterized
 from pgtrain.rollout import Episodes, Rollout
 from pgtrain.types import UserError
-
-
-class Reparameterized:
-    """The policy as a smooth map of observation and noise: u = μ(o) + σ·ε, and the env's action as a function of u."""
-
-    def __init__(self, policy: ActorCritic, dtype: torch.dtype = torch.float32) -> None:
-        d = policy.distribution
-        if not isinstance(d, DiagonalGaussian) or isinstance(d, StateDependentGaussian):
-            raise UserError(
-                f"policy: a pathwise gradient needs a Gaussian policy (noise added to a mean), not {d.name}; "
-                "use a Box action space and no gSDE"
-            )
-        self.policy, self.distribution = policy, d
-        self.to_env = action_map(d, next(policy.parameters()).device, dtype)
-        self.squashes_mean = bool(policy.squashed.any())
-
-    def begin(self) -> None:
-        """Fixes the standardisation and the spread for a window (with the spread's graph)."""
-        policy = self.policy
-        self.std = policy.clamped_log_std().exp()
-        self.standardizer = None
-        if policy.normalizer is not None:
-            shift, scale, limit = policy.normalizer.frozen()
-            device = self.std.device
-            self.standardizer = shift.float().to(device), scale.float().to(device), float(limit)
-
-    def inputs(self, obs: Tensor) -> Tensor:
-        """`policy.prepare` with its graph and in float32 throughout."""
-        x = obs.to(torch.float32)
-        if self.standardizer is None:
-            return x
-        shift, scale, limit = self.standardizer
-        return ((x - shift) * scale).clamp(-limit, limit)
-
-    def __call__(self, inputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """inputs [N, D], noise [N, A] → u [N, A] and μ [N, A]."""
-        mean = self.policy.network.act(inputs)
-        if self.squashes_mean:
-            mean = torch.where(self.policy.squashed, torch.tanh(mean), mean)
-        return torch.addcmul(mean, self.std, noise), mean
 
 
 def successor_values(value_of: Callable[[Tensor], Tensor], inputs: Tensor, done: Tensor) -> Tensor:
@@ -109,13 +68,20 @@ class WindowCollector:
         seeds: tuple[int, int],
         next_value_of: Callable[[Tensor], Tensor] | None = None,
         probe: TimeProbe | None = None,
+        stagger: bool = True,
     ) -> None:
-        """`seeds`: of the env and of the policy's noise."""
+        """`seeds`: of the env and of the policy's noise. `stagger`: first episodes of random length (see
+        `DifferentiableEnv.stagger`); they are trained on but not counted among the returns."""
         self.env, self.policy, self.next_value_of, self.probe = env, policy, next_value_of, probe
         self.actor = Reparameterized(policy, env.dtype)
         self.device = env.device
         self.generator = torch.Generator(self.device).manual_seed(seeds[1] % 2**63)
         env.reset(seeds[0])
+        if stagger:
+            env.stagger()
+        self.counted = np.full(
+            env.num_envs, not stagger
+        )  # False: its episode under way began with a late clock
         self.partial_return = np.zeros(env.num_envs)  # of the episode under way
         self.partial_length = np.zeros(env.num_envs, np.int64)
         self.steps_now = 0
@@ -140,7 +106,7 @@ class WindowCollector:
         if max_steps is not None and limit * self.env.num_envs > max_steps:
             return None
         self.env.restart()
-        self.partial_return[:], self.partial_length[:] = 0.0, 0
+        self.partial_return[:], self.partial_length[:], self.counted[:] = 0.0, 0, True
         return self._collect(limit, whole_episodes=True)
 
     def _collect(self, steps: int, whole_episodes: bool) -> tuple[Rollout, Episodes]:
@@ -224,6 +190,9 @@ class WindowCollector:
         returns, lengths = [], []
         t, n = np.nonzero(done & (weight > 0))
         for t_end, env in sorted(zip(t.tolist(), n.tolist(), strict=True)):
+            if not self.counted[env]:
+                self.counted[env] = True
+                continue
             t_start = t_end - step[t_end, env]
             before = total[t_start - 1, env] if t_start else -self.partial_return[env]
             returns.append(total[t_end, env] - before)
@@ -242,6 +211,7 @@ class WindowCollector:
             "noise": self.generator.get_state(),
             "partial_return": self.partial_return.tolist(),
             "partial_length": self.partial_length.tolist(),
+            "counted": self.counted.tolist(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -249,3 +219,4 @@ class WindowCollector:
         self.generator.set_state(state["noise"].cpu())
         self.partial_return = np.array(state["partial_return"])
         self.partial_length = np.array(state["partial_length"], np.int64)
+        self.counted = np.array(state["counted"])

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from pgtrain.envs.differentiable.registration import make
 from pgtrain.learning.pathwise import pathwise_loss, segment_return
-from pgtrain.learning.window import Reparameterized, TimeProbe, WindowCollector, successor_values
+from pgtrain.learning.window import TimeProbe, WindowCollector, successor_values
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.distributions import DiagonalGaussian, StateDependentGaussian
 from pgtrain.policies.networks import MLP
+from pgtrain.policies.reparameterized import Reparameterized
 from pgtrain.policies.squashed import TanhGaussian
 from pgtrain.types import UserError
 from tests.envs.differentiable.faulty import Good
@@ -43,7 +44,7 @@ def policy_for(env: Any, seed: int = 0, critic: bool = True, normalizer: bool = 
 def collector(env: Any, **settings: Any) -> WindowCollector:
     policy = policy_for(env)
     policy.observe(torch.randn(50, env.obs_dim, generator=torch.Generator().manual_seed(9)) * 2 + 1)
-    return WindowCollector(env, policy, (3, 4), **settings)
+    return WindowCollector(env, policy, (3, 4), **({"stagger": False} | settings))
 
 
 # ---- what a window holds --------------------------------------------------------------------------------------------
@@ -149,6 +150,22 @@ def test_values_carry_the_graph_where_the_loss_reads_them(seed: int) -> None:
     assert torch.equal(successor_values(lambda x: x.sin().sum(-1), inputs, done), inputs.sin().sum(-1))
 
 
+def test_staggered_clocks_cut_at_different_steps_and_spoil_no_return() -> None:
+    env = Good(6, max_episode_steps=10)
+    c = collector(env, stagger=True)
+    first, episodes = c.collect_steps(10)
+    cuts = first.truncated.nonzero()
+    assert len(cuts) == 6 and len(set(cuts[:, 0].tolist())) > 2
+    assert len(episodes.returns) == 0  # each was shorter than an episode is
+    second, episodes = c.collect_steps(10)
+    assert episodes.lengths.tolist() == [10] * 6
+    reward = torch.cat([first.raw_reward, second.raw_reward])
+    order = sorted(((int(t), int(n)) for t, n in cuts))
+    assert episodes.returns.tolist() == pytest.approx(
+        [float(reward[t + 1 : t + 11, n].sum()) for t, n in order]
+    )
+
+
 # ---- whole episodes -------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +267,7 @@ def test_probe_tells_the_norm_of_each_state() -> None:
 
 def test_resume_is_bit_exact() -> None:
     def fresh() -> WindowCollector:
-        return collector(Fragile(3))
+        return collector(Fragile(3), stagger=True)
 
     c = fresh()
     for _ in range(3):

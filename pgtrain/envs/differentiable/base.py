@@ -115,6 +115,15 @@ class DifferentiableEnv:
         self.episode_step = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         return self.observation(self.state)
 
+    def stagger(self) -> None:
+        """Sets each env's clock to a random step of its time limit, so that they are not all cut in the same step: else
+        a window holds one phase of the episode alone, and the critic forgets the others."""
+        if self.max_episode_steps is not None:
+            self.episode_step = torch.randint(
+                self.max_episode_steps, (self.num_envs,), generator=self.generator, device=self.device
+            )
+            self._quiet = 0
+
     def detach(self) -> Tensor:
         """Cuts the graph behind the present states: a window begins. → obs [N, D]"""
         self.state = self.state.detach()
