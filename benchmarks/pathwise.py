@@ -21,7 +21,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ SWING = Settings(horizon=8, log_std_init=0.0, critic_epochs=8, actor_lr=5e-3)
 # task → recipe, id, envs, env steps, settings
 TASKS: dict[str, tuple[Callable[..., Trainer], str, int, int, Settings]] = {
     "pendulum": (shac, "pgtrain/Pendulum-v0", 16, 100_000, SWING),
-    "cartpole": (shac, "pgtrain/CartPoleSwingUp-v0", 16, 100_000, replace(SWING, actor_lr=1e-2)),
+    "cartpole": (shac, "pgtrain/CartPoleSwingUp-v0", 16, 100_000, SWING),
     "quadrotor": (shac, "pgtrain/Quadrotor-v0", 16, 50_000, SWING),
     "acrobot": (shac, "pgtrain/Acrobot-v0", 16, 100_000, SWING),
 }

@@ -323,6 +323,10 @@ def test_whole_episodes_train() -> None:
 def test_shac_swings_the_pendulum_up() -> None:
     from pgtrain.learning.pathwise_training import evaluate
 
-    trainer = shac(make("pgtrain/Pendulum-v0", 16), 0, Settings(horizon=8, log_std_init=0.0, critic_epochs=4))
+    trainer = shac(
+        make("pgtrain/Pendulum-v0", 16),
+        0,
+        Settings(horizon=8, log_std_init=0.0, critic_epochs=8, actor_lr=5e-3),
+    )
     trainer.run(100_000)
     assert float(evaluate(make("pgtrain/Pendulum-v0", 100), trainer.policy, 1).mean()) > -250
