@@ -4,7 +4,7 @@ Dimension legend: T steps, n sequences side by side, F features, H size of the c
 
 The gradient is written out (`Unroll`) rather than left to automatic differentiation: what comes back to a step is linear
 in what comes back to its output, so all that does not depend on the order of steps (coefficients, the gradient of the
-weights) is done for the whole window at once. Three to four times faster than the graph of the loop on small nets.
+weights) is done for the whole window at once. About twice as fast as the graph of the loop on small nets.
 """
 
 from __future__ import annotations
