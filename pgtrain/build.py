@@ -9,6 +9,14 @@ import numpy as np
 import torch
 
 from pgtrain import device
+from pgtrain.build_observations import (
+    calibrate,
+    last_width,
+    make_network,
+    make_normalizer,
+    observation_settings,
+    refuse_unused_of_observations,
+)
 from pgtrain.build_update import make_schedule, make_update
 from pgtrain.callbacks import Checkpointer
 from pgtrain.config import checks, convert, schema, update_checks
@@ -20,8 +28,7 @@ from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import make_actor
 from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
-from pgtrain.policies.networks import MLP
-from pgtrain.policies.normalizer import RewardScaler, RunningMoments
+from pgtrain.policies.normalizer import RewardScaler, RewardSign, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Collector
 from pgtrain.runner import Plan, Runner
@@ -47,6 +54,7 @@ def make_env(cfg: schema.Config, num_envs: int) -> VectorEnv:
         workers=env.workers
         and min(env.workers, num_envs),  # an evaluation may have fewer envs than the training
         max_episode_steps=env.max_episode_steps,
+        **observation_settings(cfg),
     )
 
 
@@ -54,25 +62,15 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
     """The policy on the CPU, initialised from the run's network stream."""
     p = cfg.policy
     distribution = make_distribution(cfg, env)
-    standardise = p.normalize_obs == "running" and env.obs_is_float_box
     with torch.random.fork_rng(devices=[]):  # neither takes from the user's global stream nor depends on it
         torch.manual_seed(streams(cfg.seed)["network"])
-        network = MLP(
-            env.obs_dim,
-            distribution.head_dim,
-            hidden=p.hidden,
-            activation=p.activation,
-            share=len(p.hidden) if p.share == "all" else int(p.share),
-            critic=schema.has_critic(cfg),
-            last_gain=p.last_layer_gain or 1.0,  # not used without ortho_init
-            ortho_init=p.ortho_init,
-            features=features_of(p.distribution),
-        )
+        network = make_network(cfg, env.layout, distribution.head_dim, features_of(p.distribution))
     return ActorCritic(
         network,
         distribution,
-        RunningMoments(env.obs_dim) if standardise else None,
+        make_normalizer(cfg, env.layout),
         value_moments=RunningMoments(1, clip=math.inf, eps=1e-4) if p.normalize_value == "running" else None,
+        input_dtype=torch.uint8 if env.obs_dtype == np.uint8 else torch.float32,
         mean=p.mean,
         log_std_init=p.log_std_init,
         log_std_min=p.log_std_min,
@@ -91,7 +89,7 @@ def make_distribution(cfg: schema.Config, env: VectorEnv) -> Categorical | Diago
             )
         return Categorical(int(space.n))  # pyright: ignore
     if isinstance(d, schema.StateDependentConfig):
-        features = [env.obs_dim, *cfg.policy.hidden][-1]
+        features = last_width(cfg, env.layout)
         return StateDependentGaussian(
             space.low,  # pyright: ignore
             space.high,  # pyright: ignore
@@ -135,6 +133,7 @@ def make_runner(
     where, notice = device.resolve(cfg.device.name, sum(p.numel() for p in policy.parameters()))
     notices += [*([notice] if notice else []), *tell(cfg, policy)]
     policy.to(where)
+    notices += calibrate(cfg, env, policy)
     flat = FlatParameters(policy)  # before the actor, which works on the parameters' memory
     seeds = streams(cfg.seed)
     whole = cfg.collect.unit == "episodes"
@@ -185,15 +184,15 @@ def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> N
         keys = ["policy.mean", "policy.log_std_init", "policy.log_std_min", "policy.log_std_max"]
         keys += ["policy/distribution", "policy.distribution."]
         checks.refuse_unused(overrides, keys, f"with the discrete actions of {cfg.env.id}")
-    if not env.obs_is_float_box and cfg.policy.normalize_obs == "running":
-        why = f"with the observations of {cfg.env.id}, which are no floats"
-        checks.refuse_unused(overrides, ["policy.normalize_obs"], why)
+    refuse_unused_of_observations(cfg, overrides, env)
     if update_checks.learning_rate_unused(cfg):
         why = f"with update={cfg.update.name} and no critic, as the optimiser is the critic's"
         checks.refuse_unused(overrides, ["optim", "optim/lr", "optim."], why)
 
 
-def make_reward_scaler(cfg: schema.Config, env: VectorEnv, where: torch.device) -> RewardScaler | None:
-    if cfg.reward.scaling == "none":
-        return None
-    return RewardScaler(env.num_envs, cfg.gamma, clip=cfg.reward.clip or 10.0).to(where)
+def make_reward_scaler(
+    cfg: schema.Config, env: VectorEnv, where: torch.device
+) -> RewardScaler | RewardSign | None:
+    if cfg.reward.scaling == "running_std":
+        return RewardScaler(env.num_envs, cfg.gamma, clip=cfg.reward.clip or 10.0).to(where)
+    return RewardSign() if cfg.reward.scaling == "sign" else None

@@ -11,6 +11,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from pgtrain.envs.base import VectorEnv, env_seeds, idle_mask
 from pgtrain.envs.guard import Guard
+from pgtrain.envs.layout import ONE_HOT_MAX
+from pgtrain.envs.preprocessing import LifeLoss
 from pgtrain.envs.registry import EnvFactory, one_line
 from pgtrain.envs.spaces import ObservationEncoder
 from pgtrain.types import Step, TrainingError, UserError
@@ -52,7 +54,10 @@ class SyncEnv(VectorEnv):
             self._vec.single_action_space,
             reward_threshold=factory.spec.reward_threshold,
             max_episode_steps=time_limit(guards[0]),
+            one_hot_max=factory.one_hot_max,
         )
+        found = [find_wrapper(guard, LifeLoss) for guard in guards]
+        self._lives = [lives for lives in found if lives is not None]  # all of them, or none
         self.notices += dict.fromkeys(warned)
 
     def reset(self, seed: int) -> np.ndarray:
@@ -70,7 +75,10 @@ class SyncEnv(VectorEnv):
             index = (terminated | truncated).nonzero()[0]
             final_obs = encode_rows(self.observation_space, self._encode, info["final_obs"], index)
         valid = None if self._idle is None else ~self._idle
-        return Step(self._encode(obs), reward, terminated, truncated, final_obs, valid)
+        goes_on = None
+        if self._lives and final_obs is not None:
+            goes_on = np.array([lives.goes_on for lives in self._lives]) & terminated
+        return Step(self._encode(obs), reward, terminated, truncated, final_obs, valid, goes_on)
 
     def set_idle(self, mask: np.ndarray) -> None:
         self._idle = idle_mask(mask, self.num_envs)
@@ -91,7 +99,12 @@ class GuestEnv(VectorEnv):
 
     backend = "native"
 
-    def __init__(self, vec: gym.vector.VectorEnv[Any, Any, Any], env_id: str = "") -> None:
+    def __init__(
+        self,
+        vec: gym.vector.VectorEnv[Any, Any, Any],
+        env_id: str = "",
+        one_hot_max: int = ONE_HOT_MAX,
+    ) -> None:
         spec = vec.spec
         env_id = env_id or (spec.id if spec is not None else type(vec).__name__)
         mode = vec.metadata.get("autoreset_mode")
@@ -106,6 +119,7 @@ class GuestEnv(VectorEnv):
             vec.single_action_space,
             reward_threshold=spec.reward_threshold if spec is not None else None,
             max_episode_steps=getattr(vec, "max_episode_steps", None) or (spec and spec.max_episode_steps),
+            one_hot_max=one_hot_max,
         )
         self.autoreset = "same_step" if mode is AutoresetMode.SAME_STEP else "next_step"
         self._vec = vec
@@ -116,7 +130,9 @@ class GuestEnv(VectorEnv):
         self._hidden = np.zeros(self.num_envs, np.bool_)  # idle, or not yet back at an episode's start
 
     def reset(self, seed: int) -> np.ndarray:
-        obs, _ = self._vec.reset(seed=seed)
+        return self._started(self._vec.reset(seed=seed)[0])
+
+    def _started(self, obs: Any) -> np.ndarray:
         self._reset_next[:] = self._hidden[:] = False
         self._fresh[:] = True
         return self._encode(obs)
@@ -125,7 +141,7 @@ class GuestEnv(VectorEnv):
         self._steps += 1
         try:
             raw, reward, terminated, truncated, info = self._vec.step(self._decode(action))
-            obs = self._encode(raw)
+            self.info, obs = info, self._encode(raw)
         except TrainingError:
             raise
         except Exception as error:
@@ -182,6 +198,16 @@ def encode_rows(
     """Encode single observations rows[i] for i in `index` [k] → [k, D]."""
     chosen = [rows[i] for i in index]
     return encode(concatenate(space, chosen, create_empty_array(space, len(chosen))))
+
+
+def find_wrapper(env: gym.Env[Any, Any], kind: type) -> Any:
+    """The outermost wrapper of this kind around `env`; None without one."""
+    at: Any = env
+    while isinstance(at, gym.Wrapper):
+        if isinstance(at, kind):
+            return at
+        at = at.env
+    return None
 
 
 def time_limit(env: gym.Env[Any, Any]) -> int | None:

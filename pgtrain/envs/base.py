@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from pgtrain.envs.layout import ONE_HOT_MAX
 from pgtrain.envs.spaces import ActionAdapter, ObservationEncoder
-from pgtrain.types import Step
+from pgtrain.types import Leaf, Step
 
 
 def env_seeds(seed: int, num_envs: int) -> list[int]:
@@ -40,6 +41,7 @@ class VectorEnv:
         *,
         reward_threshold: float | None = None,
         max_episode_steps: int | None = None,
+        one_hot_max: int = ONE_HOT_MAX,
     ) -> None:
         self.env_id = env_id
         self.num_envs = num_envs
@@ -48,11 +50,14 @@ class VectorEnv:
         self.reward_threshold = reward_threshold
         self.max_episode_steps = max_episode_steps
         self.notices: list[str] = []  # one-line things to tell the user
-        self._encode = ObservationEncoder(observation_space, env_id)
+        self._encode = ObservationEncoder(observation_space, env_id, one_hot_max)
         self._decode = ActionAdapter(action_space, env_id)
         self.obs_dim: int = self._encode.dim
         self.obs_dtype = self._encode.dtype
-        self.obs_is_float_box: bool = self._encode.is_float_box  # may be standardised
+        self.layout: tuple[Leaf, ...] = self._encode.layout  # what the columns of obs are
+        if self._encode.dropped:
+            names = ", ".join(self._encode.dropped)
+            self.notices.append(f"observation: text is left out, a policy cannot read it: {names}")
 
     def reset(self, seed: int) -> np.ndarray:
         """Reset all envs with seeds made from `seed` → obs [N, D]."""

@@ -12,6 +12,8 @@ from gymnasium.vector import AutoresetMode
 from pgtrain.envs import native
 from pgtrain.envs.adapters import GuestEnv, SyncEnv
 from pgtrain.envs.base import VectorEnv
+from pgtrain.envs.layout import ONE_HOT_MAX
+from pgtrain.envs.preprocessing import Atari
 from pgtrain.envs.registry import EnvFactory, check_kwargs, find_spec, quiet, told_in_one_line, unknown_kwarg
 from pgtrain.types import UserError
 
@@ -30,6 +32,9 @@ def make_vector_env(
     max_episode_steps: int | None = None,
     step_timeout: float | None = None,
     start_method: str = "spawn",
+    atari: Atari | None = None,
+    frame_stack: int = 1,
+    one_hot_max: int = ONE_HOT_MAX,
 ) -> VectorEnv:
     """N envs of a registered id, or of `module:Id`.
 
@@ -37,16 +42,26 @@ def make_vector_env(
     `process` (`workers` processes with num_envs/workers envs each; default: one for each CPU core, at most num_envs),
     `auto` (process when `workers` is given; native where pgtrain has the env; else sync).
     `step_timeout`: seconds that the process backend waits for a reset or a step before it names the env that hangs.
-    `max_episode_steps` replaces the time limit of the id. Raises UserError, in one line, for what cannot be had.
+    `max_episode_steps` replaces the time limit of the id. `atari`: the preprocessing of a game of ale-py's;
+    `frame_stack`: the last so many observations together; `one_hot_max`: see `layout`. Raises UserError, in one line,
+    for what cannot be had.
     """
     kwargs = dict(kwargs or {})
     _check_numbers(num_envs, backend, workers, max_episode_steps)
     spec = find_spec(env_id)
-    chosen, why = _choose(env_id, spec, kwargs, backend, workers)
-    if chosen == "native":
-        env = _make_native(env_id, spec, num_envs, kwargs, max_episode_steps)
+    if atari is not None:
+        chosen, why = _choose_atari(kwargs, backend, workers)
     else:
-        factory = EnvFactory(env_id, spec, kwargs, max_episode_steps)
+        chosen, why = _choose(env_id, spec, kwargs, backend, workers, frame_stack)
+    if chosen == "native":
+        if atari is not None:
+            from pgtrain.envs.atari import AtariEnvs
+
+            env = AtariEnvs(env_id, spec, num_envs, kwargs, atari, frame_stack, max_episode_steps)
+        else:
+            env = _make_native(env_id, spec, num_envs, kwargs, max_episode_steps, frame_stack, one_hot_max)
+    else:
+        factory = EnvFactory(env_id, spec, kwargs, max_episode_steps, atari, frame_stack, one_hot_max)
         if chosen == "sync":
             env = SyncEnv(factory, num_envs)
         else:
@@ -83,7 +98,7 @@ def _check_numbers(num_envs: int, backend: str, workers: int | None, max_episode
 
 
 def _choose(
-    env_id: str, spec: EnvSpec, kwargs: dict[str, Any], backend: str, workers: int | None
+    env_id: str, spec: EnvSpec, kwargs: dict[str, Any], backend: str, workers: int | None, frame_stack: int
 ) -> tuple[str, str]:
     """The backend, and why it was chosen ("" when the user asked for it)."""
     if backend != "auto":
@@ -96,7 +111,22 @@ def _choose(
     unsupported = [name for name in kwargs if name not in own.kwargs]
     if unsupported:
         return "sync", f"the native batched {env_id} does not know env.kwargs.{unsupported[0]}"
+    if frame_stack > 1:
+        return "sync", f"env.frame_stack={frame_stack} needs single envs"
     return "native", f"pgtrain's batched {env_id}, equal to Gymnasium's step by step"
+
+
+def _choose_atari(kwargs: dict[str, Any], backend: str, workers: int | None) -> tuple[str, str]:
+    from pgtrain.envs.atari import KWARGS
+
+    if backend != "auto":
+        return backend, ""
+    if workers is not None:
+        return "process", f"env.workers={workers} was given"
+    other = [name for name in kwargs if name not in KWARGS]
+    if other:
+        return "sync", f"ale-py's vector env does not know env.kwargs.{other[0]}"
+    return "native", "ale-py's vector env, with the preprocessing of env.atari"
 
 
 def _own(spec: EnvSpec) -> native.Native | None:
@@ -112,8 +142,18 @@ def _own(spec: EnvSpec) -> native.Native | None:
 
 
 def _make_native(
-    env_id: str, spec: EnvSpec, num_envs: int, kwargs: dict[str, Any], max_episode_steps: int | None
+    env_id: str,
+    spec: EnvSpec,
+    num_envs: int,
+    kwargs: dict[str, Any],
+    max_episode_steps: int | None,
+    frame_stack: int,
+    one_hot_max: int,
 ) -> VectorEnv:
+    if frame_stack > 1:
+        raise UserError(
+            f"env.frame_stack={frame_stack}: env.backend=native has no single envs to stack; use backend=sync or process"
+        )
     own = _own(spec)
     if own is not None:
         for name in kwargs:
@@ -131,11 +171,16 @@ def _make_native(
         raise UserError(
             f"env.backend=native: there is no batched env={env_id}; pgtrain has {names}; use backend=sync or process"
         )
-    return _make_guest(env_id, spec, num_envs, kwargs, max_episode_steps)
+    return _make_guest(env_id, spec, num_envs, kwargs, max_episode_steps, one_hot_max)
 
 
 def _make_guest(
-    env_id: str, spec: EnvSpec, num_envs: int, kwargs: dict[str, Any], max_episode_steps: int | None
+    env_id: str,
+    spec: EnvSpec,
+    num_envs: int,
+    kwargs: dict[str, Any],
+    max_episode_steps: int | None,
+    one_hot_max: int,
 ) -> VectorEnv:
     """The env's own vector env, in SAME_STEP mode if it takes an autoreset_mode."""
     check_kwargs(env_id, spec.vector_entry_point, kwargs)
@@ -150,7 +195,7 @@ def _make_guest(
         if max_episode_steps is not None:
             extra["max_episode_steps"] = max_episode_steps
         vec = gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **{**kwargs, **extra})
-    env = GuestEnv(vec, env_id)
+    env = GuestEnv(vec, env_id, one_hot_max)
     how = "SAME_STEP" if env.autoreset == "same_step" else "NEXT_STEP, whose reset rows are left out"
     env.notices.append(f"env.backend=native: the env's own {type(vec).__name__}, autoreset {how}")
     return env

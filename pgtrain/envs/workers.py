@@ -67,7 +67,9 @@ class ProcessEnv(VectorEnv):
             action_space,
             reward_threshold=factory.spec.reward_threshold,
             max_episode_steps=limit,
+            one_hot_max=factory.one_hot_max,
         )
+        self._lives = factory.atari is not None and factory.atari.terminal_on_life_loss
         self._timeout = step_timeout
         self._idle: np.ndarray | None = None
         count = workers or min(num_envs, _cores())
@@ -86,6 +88,7 @@ class ProcessEnv(VectorEnv):
             "reward": ("float64", (n,)),
             "terminated": ("bool", (n,)),
             "truncated": ("bool", (n,)),
+            "goes_on": ("bool", (n,)),
             "action": action,
             "now": ("int64", (workers, 1)),  # the env that a worker is in
         }
@@ -129,7 +132,8 @@ class ProcessEnv(VectorEnv):
         done = terminated | truncated
         final_obs = a["final_obs"][done] if done.any() else None
         valid = None if self._idle is None else ~self._idle
-        return Step(a["obs"].copy(), a["reward"].copy(), terminated, truncated, final_obs, valid)
+        goes_on = a["goes_on"] & done if self._lives else None
+        return Step(a["obs"].copy(), a["reward"].copy(), terminated, truncated, final_obs, valid, goes_on)
 
     def set_idle(self, mask: np.ndarray) -> None:
         idle = idle_mask(mask, self.num_envs)
