@@ -8,12 +8,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from pgtrain.build_memory import make_recurrent_network
 from pgtrain.calibration import calibrate_normalizer
 from pgtrain.config import checks, observation_checks, schema
 from pgtrain.envs.preprocessing import Atari
 from pgtrain.envs.vector import VectorEnv
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.encoders import NATURE_MIN, EncodedMLP, Encoder, needs_encoder
+from pgtrain.policies.memory import RecurrentNetwork
 from pgtrain.policies.networks import MLP, as_made, orthogonal
 from pgtrain.policies.normalizer import ColumnMoments, RunningMoments
 from pgtrain.policies.registry import UserNetwork, find_policy
@@ -47,6 +49,8 @@ def make_network(cfg: schema.Config, layout: tuple[Leaf, ...], outputs: int, fea
         "features": features,
         "layer_norm": p.layer_norm,
     }
+    if isinstance(p.memory, schema.RecurrentConfig):
+        return make_recurrent_network(cfg, layout, outputs, settings)
     if not needs_encoder(layout):
         return MLP(layout[-1].stop, outputs, **settings)
     init = orthogonal if p.ortho_init else as_made
@@ -59,6 +63,8 @@ def last_width(cfg: schema.Config, layout: tuple[Leaf, ...]) -> int:
     """Numbers that the actor's last layer takes."""
     if cfg.policy.hidden:
         return cfg.policy.hidden[-1]
+    if isinstance(cfg.policy.memory, schema.RecurrentConfig):
+        return cfg.policy.memory.size
     if not needs_encoder(layout):
         return layout[-1].stop
     with torch.random.fork_rng(devices=[]):
@@ -124,6 +130,8 @@ def parameter_counts(policy: ActorCritic) -> dict[str, int]:
     network = policy.network
     if isinstance(network, UserNetwork):
         return {"network": _count(network), "spread": _count(policy) - _count(network)}
+    if isinstance(network, RecurrentNetwork):
+        return _recurrent_counts(policy, network)
     encoder, apart = getattr(network, "encoder", None), getattr(network, "critic_encoder", None)
     counts = {
         "actor": _count(network.actor),
@@ -136,6 +144,19 @@ def parameter_counts(policy: ActorCritic) -> dict[str, int]:
         counts["critic"] += _count(apart)
     if network.critic is None:  # then the trunk is empty
         counts["actor"] += counts.pop("shared layers")
+    counts["actor"] += _count(policy) - _count(network)
+    return counts
+
+
+def _recurrent_counts(policy: ActorCritic, network: RecurrentNetwork) -> dict[str, int]:
+    """As `parameter_counts`, with the memory in the part of those that use it."""
+    apart = network.critic is None or network.critic_core is not None
+    counts = {"actor": _count(network.actor), "critic": 0, "shared": 0}
+    counts["critic"] += _count(network.critic) + _count(network.critic_core) + _count(network.critic_encoder)
+    counts["actor" if apart else "shared"] += _count(network.core)
+    alone = network.critic is None or network.critic_encoder is not None
+    counts["actor" if alone else "shared"] += _count(network.encoder)
+    counts["actor" if network.critic is None else "shared"] += _count(network.trunk)
     counts["actor"] += _count(policy) - _count(network)
     return counts
 

@@ -75,6 +75,9 @@ class Runner:
     clip: Schedule | None = None  # None: the update has no such coefficient
     value_clip: Schedule | None = None
     recompute_advantages: bool = False  # values and advantages anew before each epoch but the first
+    to_batch: Callable[[Rollout, float | None], Batch] = (
+        flatten  # rows, or sequences for a policy with memory
+    )
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
     progress: Progress = field(default_factory=Progress)
@@ -118,7 +121,7 @@ class Runner:
         clock.lap("time/collect")
         rollout = self.estimator(self._scale_rewards(rollout))
         clock.lap("time/estimate")
-        batch = flatten(rollout, self.discount)
+        batch = self.to_batch(rollout, self.discount)
         coefficients = self._coefficients(rollout)
         anew = self._reestimate(rollout) if self.recompute_advantages else None
         result = self.update(batch, coefficients, anew)
@@ -181,7 +184,7 @@ class Runner:
         return {name: x for name in Coefficients._fields if (x := getattr(self, name)) is not None}
 
     def _reestimate(self, rollout: Rollout) -> Callable[[], Batch]:
-        return lambda: flatten(self.estimator(revalue(self.policy, rollout)), self.discount)
+        return lambda: self.to_batch(self.estimator(revalue(self.policy, rollout)), self.discount)
 
     def _count(self, rollout: Rollout, episodes: Episodes, made: list[bool]) -> None:
         p = self.progress

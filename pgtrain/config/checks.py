@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from pgtrain.config.errors import ConfigError, no_effect
+from pgtrain.config.memory_checks import check_memory, check_sequences, settle_memory
 from pgtrain.config.observation_checks import check_observations, settle_observations
 from pgtrain.config.schema import (
     AdvantageConfig,
@@ -50,6 +51,7 @@ def settle(config: Config) -> Config:
     )
     config.update = settle_update(config)
     settle_observations(config)
+    settle_memory(config)
     own = ":" in config.policy.name  # nothing is known of its last layers
     if has_critic(config) and config.policy.normalize_value is None:
         config.policy = replace(config.policy, normalize_value="none" if own else "running")
@@ -60,6 +62,7 @@ def settle(config: Config) -> Config:
     if config.checkpoint.every_steps is not None and config.checkpoint.keep is None:
         config.checkpoint = replace(config.checkpoint, keep=KEEP)
     _check_batch(config)
+    check_sequences(config)
     return config
 
 
@@ -73,6 +76,7 @@ def check(config: Config) -> None:
     _check_critic(config)
     _check_policy(config)
     check_observations(config)
+    check_memory(config)
     check_update(config)
     _check_env(config)
     _check_rest(config)

@@ -63,6 +63,11 @@ class ActorCritic(nn.Module):
     def has_critic(self) -> bool:
         return self.network.critic is not None
 
+    @property
+    def memory_dim(self) -> int:
+        """Columns that follow the observation's in a row of inputs: episode_start and the state; 0 without memory."""
+        return getattr(self.network, "memory_dim", 0)
+
     def prepare(self, obs: Tensor) -> Tensor:
         """Raw observations [..., D] → network inputs, in `input_dtype`."""
         return obs.to(self.input_dtype) if self.normalizer is None else self.normalizer.normalize(obs)

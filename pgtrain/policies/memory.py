@@ -1,8 +1,8 @@
 """Memory: a recurrent core between the observations and the hidden layers, and how its state travels.
 
-A row of inputs has all that a step needs: [observation D | action mask M | episode_start 1 | state S]. The state is that
-BEFORE the step; where episode_start is 1 it is not used and the memory starts from 0. Since the state travels with the
-row, all that works on stored rows (values of true successors, a KL guard, a line search) needs no path of its own.
+A row of inputs has all that a step needs: [observation D | action mask M | episode_start 1 | state S]. The state is
+that BEFORE the step; where episode_start is 1 it is not used and the memory starts from 0. Since the state travels with
+the row, all that works on stored rows (values of true successors, a KL guard, a line search) needs no path of its own.
 
 One code path serves both: rows [B, ·] make one step each from their own state; a window [T, n, ·] is unrolled from the
 states of its first row, and the states stored with later rows are made anew, so that a gradient flows through time.
@@ -45,7 +45,7 @@ class RecurrentNetwork(nn.Module):
         self.encoder, self.core, self.heads = encoder, core, heads
         self.critic_encoder, self.critic_core = critic_encoder, critic_core
         self.obs_dim, self.mask_dim = obs_dim, mask_dim
-        self.state_dim = core.state_dim + (0 if critic_core is None else critic_core.state_dim)
+        self.memory_dim = 1 + core.state_dim + (0 if critic_core is None else critic_core.state_dim)
 
     @property
     def trunk(self) -> nn.Sequential:

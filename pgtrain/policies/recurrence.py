@@ -2,9 +2,9 @@
 
 Dimension legend: T steps, n sequences side by side, F features, H size of the core, S size of its state, G gates.
 
-The gradient is written out (`Unroll`) rather than left to automatic differentiation: what comes back to a step is linear
-in what comes back to its output, so all that does not depend on the order of steps (coefficients, the gradient of the
-weights) is done for the whole window at once. About twice as fast as the graph of the loop on small nets.
+The gradient is written out (`Unroll`) rather than left to automatic differentiation: what comes back to a step is
+linear in what comes back to its output, so all that does not depend on the order of steps (coefficients, the gradient
+of the weights) is done for the whole window at once. About twice as fast as the graph of the loop on small nets.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class GRU(nn.Module):
     def backward_through_time(
         self, tape: Tape, start: Tensor, weight: Tensor, g_output: Tensor, g_state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients: of h [T, n, H] and of the last state → of W x + b, of U h + c (both [T, n, G·H]), of the first state.
+        """Gradients of h [T, n, H] and of the last state → of W x + b, U h + c (both [T, n, G·H]) and the first state.
 
         With g the gradient of h':  ∂(U h + c) = g ∘ [a r', b, a r],   ∂h = g ∘ z + Uᵀ ∂(U h + c),   where
         a = (1 − z)(1 − m²),   b = (h − m) z (1 − z),   r' = (U_m h + c_m) r (1 − r);   of m's W x it is g ∘ a.
@@ -101,10 +101,11 @@ class GRU(nn.Module):
 class LSTM(GRU):
     """Long short-term memory; state [h, c], S = 2H.
 
-    i, f, o = σ(W x + b + U h + d) each,   g = tanh(W_g x + b_g + U_g h + d_g),   c' = f ∘ c + i ∘ g,   h' = o ∘ tanh(c')
+    i, f, o = σ(W x + b + U h + d) each,   g = tanh(W_g x + b_g + U_g h + d_g)
+    c' = f ∘ c + i ∘ g,   h' = o ∘ tanh(c')
 
-    Weights and gates in the order (i, f, g, o) of `torch.nn.LSTM`. With orthogonal weights the forget gate's bias starts
-    at 1, so that what was seen is kept at first.
+    Weights and gates in the order (i, f, g, o) of `torch.nn.LSTM`. With orthogonal weights the forget gate's bias
+    starts at 1, so that what was seen is kept at first.
     Source: Hochreiter & Schmidhuber 1997; Jozefowicz et al. 2015 (the bias).
     """
 
@@ -167,7 +168,7 @@ class Unroll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g_output: Tensor, g_state: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        gates, start, state, weight, bias = ctx.saved_tensors
+        _, start, _, weight, _ = ctx.saved_tensors
         if torch.is_grad_enabled():
             return Unroll._differentiable(ctx, g_output, g_state)
         g_gates, g_recurrent, g_first = ctx.core.backward_through_time(

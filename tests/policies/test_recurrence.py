@@ -14,7 +14,7 @@ KINDS = ["gru", "lstm"]
 REFERENCE: dict[str, Any] = {"gru": nn.GRU, "lstm": nn.LSTM}
 CELLS: dict[str, Any] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
 STEPS, SIDE, FEATURES, SIZE = 9, 4, 3, 5
-EXACT = {"rtol": 0.0, "atol": 1e-12}
+EXACT: dict[str, Any] = {"rtol": 0.0, "atol": 1e-12}
 
 
 def make_core(kind: str, ortho_init: bool = False, seed: int = 0) -> GRU:
@@ -85,8 +85,7 @@ def test_gradients_of_first_and_second_order_equal_finite_differences(kind: str)
     weights = [core.weight_hh, core.bias_hh]
 
     def run(x: Tensor, state: Tensor, weight: Tensor, bias: Tensor) -> Any:
-        found = torch.func.functional_call(core, {"weight_hh": weight, "bias_hh": bias}, (x, start, state))
-        return found
+        return torch.func.functional_call(core, {"weight_hh": weight, "bias_hh": bias}, (x, start, state))
 
     inputs = [y.detach().clone().requires_grad_() for y in (x, state, *weights)]
     assert torch.autograd.gradcheck(run, inputs)
@@ -113,7 +112,7 @@ def test_a_nan_before_an_episode_starts_reaches_neither_it_nor_its_gradient(kind
     y, _ = core(x, start, torch.full_like(state, torch.nan))
     y.sum().backward()
     assert y.isfinite().all()
-    assert all(p.grad.isfinite().all() for p in core.parameters())
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in core.parameters())
 
 
 @pytest.mark.parametrize("kind", KINDS)
