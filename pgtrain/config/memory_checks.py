@@ -112,8 +112,8 @@ def tell_sequences(config: Config) -> list[str]:
     length = sequence_length(config)
     if length is None:
         return [
-            f"{key}={size}: with memory a minibatch holds whole sequences, here all steps of an env in an iteration: as "
-            "many as fit, at least one"
+            f"{key}={size}: with memory a minibatch holds whole sequences, here all steps of an env in an "
+            "iteration: as many as fit, at least one"
         ]
     if size % length == 0:
         return []
