@@ -33,7 +33,12 @@ class GRU(nn.Module):
     bias_hh: nn.Parameter  # c [G·H]
 
     def __init__(self, inputs: int, size: int, ortho_init: bool = True) -> None:
-        """Orthogonal weights for each gate and no bias, or PyTorch's own: all uniform within ±1/√H."""
+        """Orthogonal weights for each gate and no bias but 1 for the gate that keeps the state (the second), so that
+        what was seen lives on at first; or PyTorch's own, all uniform within ±1/√H.
+
+        Without that 1 a state fades by a factor of about 0.6 a step, and no gradient tells of what was seen 10 steps ago.
+        Source: Jozefowicz et al. 2015, §2.2 (of LSTM).
+        """
         super().__init__()
         self.size, self.state_dim = size, self.STATES * size
         bound = size**-0.5
@@ -44,6 +49,7 @@ class GRU(nn.Module):
                 for gate in weight.chunk(self.GATES):
                     nn.init.orthogonal_(gate)
                 nn.init.zeros_(bias)
+                bias[size : 2 * size] = float(name == "ih")
             self.register_parameter(f"weight_{name}", nn.Parameter(weight))
             self.register_parameter(f"bias_{name}", nn.Parameter(bias))
 
@@ -104,18 +110,10 @@ class LSTM(GRU):
     i, f, o = σ(W x + b + U h + d) each,   g = tanh(W_g x + b_g + U_g h + d_g)
     c' = f ∘ c + i ∘ g,   h' = o ∘ tanh(c')
 
-    Weights and gates in the order (i, f, g, o) of `torch.nn.LSTM`. With orthogonal weights the forget gate's bias
-    starts at 1, so that what was seen is kept at first.
-    Source: Hochreiter & Schmidhuber 1997; Jozefowicz et al. 2015 (the bias).
+    Weights and gates in the order (i, f, g, o) of `torch.nn.LSTM`. Source: Hochreiter & Schmidhuber 1997.
     """
 
     GATES, STATES = 4, 2
-
-    def __init__(self, inputs: int, size: int, ortho_init: bool = True) -> None:
-        super().__init__(inputs, size, ortho_init)
-        if ortho_init:
-            with torch.no_grad():
-                self.bias_ih[size : 2 * size] = 1.0
 
     def step(self, gates: Tensor, h: Tensor, across: Tensor, bias: Tensor) -> tuple[Tensor, Tape]:
         """W x + b [n, 4H], [h, c] [n, 2H], Uᵀ, d → [h', c'], and (h, c, i, f, g, o, tanh c')."""

@@ -122,6 +122,5 @@ def test_orthogonal_start(kind: str) -> None:
         torch.testing.assert_close(gate @ gate.t(), torch.eye(SIZE, dtype=torch.float64), rtol=0, atol=1e-6)
     bias = (core.bias_ih + core.bias_hh).view(core.GATES, SIZE)
     expected = torch.zeros_like(bias)
-    if kind == "lstm":
-        expected[1] = 1.0  # the forget gate
+    expected[1] = 1.0  # the gate that keeps the state
     torch.testing.assert_close(bias, expected)
