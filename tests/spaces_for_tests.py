@@ -94,8 +94,8 @@ class AnySpace(TestEnv):
 
 
 class LookBoth(TestEnv):
-    """A picture whose bright half is left or right, and a vector of one sign: the right action is their exclusive or, so
-    that either alone tells nothing."""
+    """A picture whose bright half is left or right, and a vector of one sign: the right action is their exclusive or,
+    so that either alone tells nothing. 8 at best, 4 by chance."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -117,7 +117,7 @@ class LookBoth(TestEnv):
 
 
 class TinyImage(TestEnv):
-    """An 8 × 8 picture, channels last; its bright half (left or right) is the rewarded action: 8 at best, 4 by chance."""
+    """An 8 × 8 picture, channels last; its bright half (left or right) is the rewarded action. 8 at best."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
