@@ -14,7 +14,7 @@ from pgtrain.types import Leaf
 
 @pgtrain.register_policy("Wide")
 class Wide(nn.Module):
-    """The example of docs/spaces.md."""
+    """As the example of docs/spaces.md."""
 
     def __init__(self, layout: tuple[Leaf, ...], outputs: int, critic: bool, width: int = 256) -> None:
         super().__init__()

@@ -14,11 +14,14 @@ from pgtrain import build, training
 from pgtrain.build_observations import parameter_counts
 from pgtrain.calibration import calibrate_normalizer
 from pgtrain.config.errors import ConfigError
+from pgtrain.envs.spaces import ObservationEncoder
 from pgtrain.evaluation import evaluate
+from pgtrain.learning import per_sample
 from pgtrain.learning.natural_gradient import NaturalUpdate
+from pgtrain.policies.actors import make_actor
 from pgtrain.policies.encoders import EncodedMLP
 from pgtrain.policies.normalizer import RewardSign
-from pgtrain.rollout import Tally
+from pgtrain.rollout import Collector, Tally
 from pgtrain.types import Step, UserError
 from tests.spaces_for_tests import OBSERVATIONS
 from tests.support import ScriptedEnv, configure, critic_only, env_id, make_policy, make_runner
@@ -122,6 +125,23 @@ def test_a_picture_too_small_for_the_nature_network(tmp_path: Path) -> None:
         training.train(cfg, tmp_path, [])
 
 
+@pytest.mark.parametrize("observation", [PICTURE, VALUES, "Box (3,) float32"])
+def test_gradients_of_single_samples_reach_through_encoders(observation: str) -> None:
+    policy = policy_of(observation, {"kwargs": {"observation": observation}}, policy={"layer_norm": True})
+    encode = ObservationEncoder(OBSERVATIONS[observation][0])
+    space = OBSERVATIONS[observation][0]
+    space.seed(0)
+    obs = torch.from_numpy(encode(np.stack([space.sample() for _ in range(3)])))
+    action = torch.tensor([0, 1, 0])
+    expected = []
+    for i in range(3):
+        log_prob = policy.evaluate_actor(policy.prepare(obs[i : i + 1]), action[i : i + 1]).log_prob.sum()
+        grads = torch.autograd.grad(log_prob, list(policy.parameters()), allow_unused=True)
+        expected.append(sum(float(g.square().sum()) for g in grads if g is not None))
+    norms = per_sample.squared_norms(policy, obs, action)
+    torch.testing.assert_close(norms, torch.tensor(expected), rtol=1e-4, atol=1e-5)
+
+
 # ------------------------------------------------------------------------------------------------ calibration
 
 
@@ -189,9 +209,6 @@ class LostLives(ScriptedEnv):
 def test_returns_are_those_of_whole_games(windows: list[int]) -> None:
     env = LostLives([[2, 3, 1], [1, 1, 2]])
     policy = make_policy()
-    from pgtrain.policies.actors import make_actor
-    from pgtrain.rollout import Collector
-
     collector = Collector(env, policy, make_actor(policy, 2, 0), 0)
     found, starts = [], []
     for steps in windows:

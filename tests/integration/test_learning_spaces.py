@@ -61,3 +61,19 @@ def test_atari_runs(tmp_path: Path) -> None:
     summary = train(tmp_path, "env=ALE/Pong-v5", *settings)
     assert summary["steps"] >= 20_000 and summary["skipped_updates"] == 0
     assert summary["return_mean"] is not None and -21 <= summary["return_mean"] < 0
+
+
+@pytest.mark.slow
+def test_seven_joints(tmp_path: Path) -> None:
+    """A policy that does nothing gets about -60 a game in Pusher, an untrained one with noise about -150."""
+    pytest.importorskip("mujoco", reason="the extra pgtrain[mujoco] is not installed")
+    settings = ["total_steps=100000", "reward.scaling=running_std", "eval.episodes=20"]
+    assert train(tmp_path, "env=Pusher-v5", *settings)["eval_return_mean"] >= -60
+
+
+@pytest.mark.slow
+def test_a_walker_starts_to_learn(tmp_path: Path) -> None:
+    """An untrained BipedalWalker falls at about -100; one that has begun to learn no longer does at once."""
+    pytest.importorskip("Box2D", reason="the extra pgtrain[box2d] is not installed")
+    settings = ["total_steps=200000", "reward.scaling=running_std", "eval.episodes=0"]
+    assert train(tmp_path, "env=BipedalWalker-v3", *settings)["return_mean"] >= -70

@@ -18,6 +18,7 @@ from tests.nets_for_tests import Wide
 from tests.spaces_for_tests import OBSERVATIONS  # registers Test/AnySpace-v0
 from tests.support import configure, critic_only
 
+DOCS = Path(__file__).parents[2] / "docs" / "spaces.md"
 NET = "tests.nets_for_tests:Wide"
 QUIET = [
     "monitor.terminal=none",
@@ -61,6 +62,17 @@ def test_it_gets_every_kind_of_observation(tmp_path: Path) -> None:
     env: dict[str, Any] = {"id": "tests.spaces_for_tests:Test/AnySpace-v0", "kwargs": {"observation": name}}
     cfg = configure(env, policy={"name": NET}, num_envs=2, total_steps=32, **critic_only(horizon=16))
     assert training.train(cfg, tmp_path, []).summary["status"] == "finished"
+
+
+def test_the_example_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall(r"```python\n(# my_nets\.py.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "my_nets.py").write_text(example, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = {"name": "my_nets:MyNetwork", "kwargs": {"width": 7}}
+    cfg = configure(policy=policy, num_envs=2, total_steps=32, **critic_only(horizon=16))
+    (tmp_path / "run").mkdir()
+    network = training.train(cfg, tmp_path / "run", []).policy.network
+    assert network.body.actor.weight.shape == (2, 7)  # pyright: ignore
 
 
 @pytest.mark.parametrize(
