@@ -80,4 +80,10 @@ class AtariEnvs(GuestEnv):
             return step
         before, self._lives = self._lives, np.array(self.info["lives"])
         goes_on = step.terminated & (self._lives < before) & (self._lives > 0)  # a new game has all its lives
-        return step._replace(goes_on=goes_on) if goes_on.any() else step
+        if not goes_on.any():
+            return step
+        # ale-py's final_obs is right at the end of a game only; at a lost life the game's next picture is the last one
+        ended = step.terminated | step.truncated
+        assert step.final_obs is not None
+        final_obs = np.where(goes_on[ended][:, None], step.obs[ended], step.final_obs)
+        return step._replace(final_obs=final_obs, goes_on=goes_on)

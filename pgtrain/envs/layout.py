@@ -2,7 +2,7 @@
 
 | space | kind | columns |
 |---|---|---|
-| Box that looks like a picture (see `picture_axes`) | picture | brightness, 0..1 (or 0..255 where a row is uint8: the network then divides) |
+| Box that looks like a picture (see `picture_axes`) | picture | brightness 0..1, or 0..255 in a row of uint8 |
 | other Box | vector | the numbers; uint8 0..255 divided by 255 |
 | Discrete, MultiDiscrete | onehot | a one-hot of each part, index = value − start |
 | the same with more values than `one_hot_max` | index | index = value − start |

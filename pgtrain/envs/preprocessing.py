@@ -45,14 +45,14 @@ def atari_env(env: gym.Env[Any, Any], atari: Atari, max_episode_steps: int | Non
     return env if max_episode_steps is None else gym.wrappers.TimeLimit(env, max_episode_steps)
 
 
-def stack(env: gym.Env[Any, Any], frames: int, env_id: str) -> gym.Env[Any, Any]:
-    """The last `frames` observations together, [frames, …]; the first one fills the stack at a reset."""
+def stack(env: gym.Env[Any, Any], frames: int, env_id: str, padding: str = "reset") -> gym.Env[Any, Any]:
+    """The last `frames` observations together, [frames, …]; at a reset the first one, or padding="zero", fills up."""
     if not isinstance(env.observation_space, spaces.Box):
         raise UserError(
             f"env.frame_stack={frames}: needs a Box observation, and that of env={env_id} is "
             f"{type(env.observation_space).__name__}; use env.frame_stack=1"
         )
-    return gym.wrappers.FrameStackObservation(env, frames)
+    return gym.wrappers.FrameStackObservation(env, frames, padding_type=padding)
 
 
 class LifeLoss(gym.Wrapper[Any, Any, Any, Any]):

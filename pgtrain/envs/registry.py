@@ -102,7 +102,8 @@ class EnvFactory:
             with told_in_one_line(self.env_id, self.kwargs, self.spec.entry_point):
                 env = self._bare() if self.atari is None else self._game(self.atari)
                 if self.frame_stack > 1:
-                    env = stack(env, self.frame_stack, self.env_id)
+                    padding = "reset" if self.atari is None else "zero"  # as ale-py's own vector env does
+                    env = stack(env, self.frame_stack, self.env_id, padding)
                 if self.atari is not None and self.atari.terminal_on_life_loss:
                     env = LifeLoss(env)
         return env, _gymnasium_warnings(caught)

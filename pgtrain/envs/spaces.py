@@ -19,9 +19,9 @@ from pgtrain.types import Leaf, TrainingError, UserError
 class ObservationEncoder:
     """Encodes a batch of observations, as Gymnasium's vector envs make them, into a fresh array [N, D].
 
-    Parts of Dict and Tuple come in the order of the space, at any depth. A row is uint8 where it holds pictures of bytes
-    and nothing that needs more, float64 where a part is, else float32; in the last two a picture is divided by 255 here,
-    in the first by the network. Text inside Dict or Tuple is left out (`dropped` has the names).
+    Parts of Dict and Tuple come in the order of the space, at any depth. A row is uint8 where it holds pictures of
+    bytes and nothing that needs more, float64 where a part is, else float32; in the last two a picture is divided by
+    255 here, in the first by the network. Text inside Dict or Tuple is left out (`dropped` has the names).
 
     Raises UserError where a part of the space has no fixed size (Text alone, Sequence, Graph, …), and ValueError when a
     batch does not fit the space.

@@ -152,7 +152,8 @@ def _make_native(
 ) -> VectorEnv:
     if frame_stack > 1:
         raise UserError(
-            f"env.frame_stack={frame_stack}: env.backend=native has no single envs to stack; use backend=sync or process"
+            f"env.frame_stack={frame_stack}: env.backend=native has no single envs to stack; "
+            "use backend=sync or process"
         )
     own = _own(spec)
     if own is not None:

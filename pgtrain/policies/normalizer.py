@@ -244,7 +244,7 @@ class RewardSign(nn.Module):
 
     def scale(self, reward: Tensor, done: Tensor, weight: Tensor | None = None) -> Tensor:
         """sign(r) of any shape; a NaN stays one, for the update to refuse. The input stays as it was."""
-        return reward.sign()
+        return torch.where(reward.isnan(), reward, reward.sign())
 
 
 def _running_sum(x: Tensor, decay: Tensor) -> Tensor:

@@ -23,9 +23,9 @@ def register_policy(name: str) -> Callable[[N], N]:
     """Class decorator: makes a network known as `policy=<its module>:<name>`.
 
     The class is made as `Network(layout, outputs, critic, **policy.kwargs)`: `layout` describes the columns of an
-    observation (`pgtrain.policies.encoders.split` takes them apart), `outputs` is how many numbers the action distribution
-    needs, `critic` whether a value is wanted. Its `forward` takes observations [B, D] and gives (outputs [B, outputs],
-    value [B], or None without a critic).
+    observation (`pgtrain.policies.encoders.split` takes them apart), `outputs` is how many numbers the action
+    distribution needs, `critic` whether a value is wanted. Its `forward` takes observations [B, D] and gives (outputs
+    [B, outputs], value [B], or None without a critic).
     """
 
     def register(cls: N) -> N:
