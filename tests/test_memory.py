@@ -53,7 +53,9 @@ def remembered(policy: ActorCritic, episode: list[Transition]) -> tuple[Tensor, 
     return torch.cat(params), torch.cat(values), torch.cat(after)
 
 
-def check_memory(rollout: Rollout, policy: ActorCritic, log: list[list[Transition]], before: list[int]) -> None:
+def check_memory(
+    rollout: Rollout, policy: ActorCritic, log: list[list[Transition]], before: list[int]
+) -> None:
     for n, transitions in enumerate(log):
         expected: list[Any] = []
         for episode in sorted({x.episode for x in transitions}):
@@ -73,7 +75,9 @@ def check_memory(rollout: Rollout, policy: ActorCritic, log: list[list[Transitio
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("kind", "share"), [("gru", True), ("lstm", False)])
-def test_memory_starts_with_each_episode_and_is_kept_across_windows(mode: str, kind: str, share: bool) -> None:
+def test_memory_starts_with_each_episode_and_is_kept_across_windows(
+    mode: str, kind: str, share: bool
+) -> None:
     env = ScriptedEnv(LENGTHS, ENDS, mode)
     policy = make_recurrent(kind=kind, share=share, normalizer=True)
     policy.observe(torch.randn(50, 3) * 2 + 1)
