@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_refused(overrides: list[str], message: str) -> Non
 
 
 def test_a_network_of_ones_own_is_refused_in_a_config_of_yaml_too() -> None:
-    cfg = configure(policy={"memory": {"name": "lstm"}})
+    cfg = configure(policy={"memory": {"name": "lstm"}}, collect={"unit": "episodes"})
     cfg.policy.name = "module:Mine"
     with pytest.raises(ConfigError, match=r"policy/memory=lstm needs policy=mlp .given: policy=module:Mine"):
         memory_checks.check_memory(cfg)
