@@ -235,3 +235,13 @@ def test_a_tally_goes_on_from_its_copy() -> None:
     two = one.copy()
     again = (np.ones((1, 1)), np.ones((1, 1), bool), np.array([[True]]))
     assert one.count(*again)[0].returns.tolist() == two.count(*again)[0].returns.tolist() == [2.0]
+
+
+@pytest.mark.parametrize("name", [PICTURE, "Dict of picture, vector, Dict of Discrete and Text"])
+def test_whole_episodes_in_worker_processes(tmp_path: Path, name: str) -> None:
+    env = {"id": ANY, "kwargs": {"observation": name}, "backend": "process", "workers": 1}
+    cfg = configure(env, collect={"unit": "episodes"}, num_envs=2, total_steps=48)
+    result = training.train(cfg, tmp_path, [])
+    assert result.summary["episodes"] == 4 and result.summary["steps"] == 48
+    assert result.policy.network.critic is None and isinstance(result.policy.network, EncodedMLP)
+    assert ("text is left out" in (tmp_path / "run.log").read_text()) == ("Text" in name)
