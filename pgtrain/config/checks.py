@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pgtrain.config.errors import ConfigError, no_effect
 from pgtrain.config.schema import (
     AdvantageConfig,
+    BetaConfig,
     Config,
     MonteCarloConfig,
     NStepConfig,
@@ -51,7 +52,7 @@ def settle(config: Config) -> Config:
     config.update = settle_update(config)
     if has_critic(config) and config.policy.normalize_value is None:
         config.policy = replace(config.policy, normalize_value="running")
-    if config.policy.mean is None:
+    if config.policy.mean is None and not isinstance(config.policy.distribution, BetaConfig):
         squashes = isinstance(config.policy.distribution, TanhGaussianConfig)
         config.policy = replace(config.policy, mean="identity" if squashes else "tanh")
     if config.policy.ortho_init and config.policy.last_layer_gain is None:
@@ -169,6 +170,8 @@ def _check_policy(config: Config) -> None:
             "of the mean's reach: use policy.mean=identity, or leave it out",
             "policy.mean",
         )
+    if isinstance(policy.distribution, BetaConfig) and policy.mean is not None:
+        raise no_effect("policy.mean", policy.mean, "with policy/distribution=beta", "leave it out")
     if isinstance(policy.distribution, StateDependentConfig) and policy.distribution.sample_freq == 0:
         raise ConfigError(
             "policy.distribution.sample_freq=0: must be a whole number of at least 1, or -1 for one draw a rollout",
