@@ -124,9 +124,11 @@ def test_a_guest_reads_masks_of_its_observations() -> None:
 @pytest.mark.parametrize("backend", ["sync", "process"])
 def test_a_mask_without_an_action_names_env_and_step(backend: str) -> None:
     text = r"env index 0, at step 3 \(step 3 of episode 1\): .*action mask allows no action"
-    with make_vector_env(ID, 2, kwargs={"dead": 3}, backend=backend) as env:
-        with pytest.raises(TrainingError, match=text):
-            play(env, "discrete")
+    with (
+        make_vector_env(ID, 2, kwargs={"dead": 3}, backend=backend) as env,
+        pytest.raises(TrainingError, match=text),
+    ):
+        play(env, "discrete")
 
 
 def test_a_guest_names_env_and_step_too() -> None:
