@@ -217,6 +217,6 @@ def test_bounded_distributions_find_a_corner(tmp_path: Path, kind: str) -> None:
 @pytest.mark.slow
 def test_mountain_car_continuous_with_its_preset(tmp_path: Path) -> None:
     """The trap of the env: doing nothing gives 0, and a policy that never reaches the flag stays there."""
-    overrides = ["+experiment=ppo/MountainCarContinuous-v0", "monitor.terminal=none", "eval.episodes=20"]
+    overrides = ["+experiment=trpo/MountainCarContinuous-v0", "monitor.terminal=none", "eval.episodes=20"]
     result = training.train(compose(overrides).config, tmp_path, overrides)
-    assert result.summary["eval_return_mean"] > 80
+    assert result.summary["eval_return_mean"] > 85
