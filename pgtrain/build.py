@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 
 from pgtrain import device
+from pgtrain.build_distribution import features_of, make_distribution, refuse_unused_actions
 from pgtrain.build_observations import (
     calibrate,
-    last_width,
     make_network,
     make_normalizer,
     observation_settings,
@@ -29,12 +30,12 @@ from pgtrain.learning.schedules import constant
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import make_actor
-from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
+from pgtrain.policies.distributions import Distribution
+from pgtrain.policies.masks import Masked
 from pgtrain.policies.normalizer import RewardScaler, RewardSign, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Collector
 from pgtrain.runner import Plan, Runner
-from pgtrain.types import UserError
 
 STREAMS = ("network", "env", "action", "minibatch", "evaluation")
 
@@ -56,6 +57,7 @@ def make_env(cfg: schema.Config, num_envs: int) -> VectorEnv:
         workers=env.workers
         and min(env.workers, num_envs),  # an evaluation may have fewer envs than the training
         max_episode_steps=env.max_episode_steps,
+        action_mask=env.action_mask,
         **observation_settings(cfg),
     )
 
@@ -66,47 +68,20 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
     distribution = make_distribution(cfg, env)
     with torch.random.fork_rng(devices=[]):  # neither takes from the user's global stream nor depends on it
         torch.manual_seed(streams(cfg.seed)["network"])
-        network = make_network(cfg, env.layout, distribution.head_dim, features_of(p.distribution))
+        network = make_network(
+            cfg, env.layout, distribution.head_dim, features_of(p.distribution), env.mask_dim
+        )
     return ActorCritic(
         network,
-        distribution,
-        make_normalizer(cfg, env.layout),
+        cast(Distribution, Masked(distribution)) if env.mask_dim else distribution,
+        make_normalizer(cfg, env.layout, env.mask_dim),
         value_moments=RunningMoments(1, clip=math.inf, eps=1e-4) if p.normalize_value == "running" else None,
         input_dtype=torch.uint8 if env.obs_dtype == np.uint8 and not remembers(cfg) else torch.float32,
-        mean=p.mean,
+        mean=p.mean or "identity",
         log_std_init=p.log_std_init,
         log_std_min=p.log_std_min,
         log_std_max=p.log_std_max,
     )
-
-
-def make_distribution(cfg: schema.Config, env: VectorEnv) -> Categorical | DiagonalGaussian:
-    """Raises: UserError for gSDE with discrete actions."""
-    space, d = env.action_space, cfg.policy.distribution
-    if hasattr(space, "n"):
-        if isinstance(d, schema.StateDependentConfig):
-            raise UserError(
-                f"policy/distribution=gsde needs continuous actions, and those of {cfg.env.id} are discrete: "
-                "use policy/distribution=gaussian, which then has no say"
-            )
-        return Categorical(int(space.n))  # pyright: ignore
-    if isinstance(d, schema.StateDependentConfig):
-        features = last_width(cfg, env.layout)
-        return StateDependentGaussian(
-            space.low,  # pyright: ignore
-            space.high,  # pyright: ignore
-            features,
-            sample_freq=d.sample_freq,
-            expln=d.expln,
-        )
-    return DiagonalGaussian(space.low, space.high)  # pyright: ignore
-
-
-def features_of(d: schema.DistributionConfig) -> str | None:
-    """Whether the actor gives its features, and whether a gradient flows back through them."""
-    if isinstance(d, schema.StateDependentConfig):
-        return "learned" if d.learn_features else "detached"
-    return None
 
 
 def make_estimator(cfg: schema.Config) -> advantages.Estimator:
@@ -189,10 +164,7 @@ def remembers(cfg: schema.Config) -> bool:
 
 def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> None:
     """Settings that this env's spaces leave without effect are refused, not ignored."""
-    if hasattr(env.action_space, "n"):
-        keys = ["policy.mean", "policy.log_std_init", "policy.log_std_min", "policy.log_std_max"]
-        keys += ["policy/distribution", "policy.distribution."]
-        checks.refuse_unused(overrides, keys, f"with the discrete actions of {cfg.env.id}")
+    refuse_unused_actions(cfg, overrides, env)
     refuse_unused_of_observations(cfg, overrides, env)
     if update_checks.learning_rate_unused(cfg):
         why = f"with update={cfg.update.name} and no critic, as the optimiser is the critic's"

@@ -15,6 +15,7 @@ from pgtrain.envs.preprocessing import Atari
 from pgtrain.envs.vector import VectorEnv
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.encoders import NATURE_MIN, EncodedMLP, Encoder, needs_encoder
+from pgtrain.policies.masks import MaskedNetwork
 from pgtrain.policies.memory import RecurrentNetwork
 from pgtrain.policies.networks import MLP, as_made, orthogonal
 from pgtrain.policies.normalizer import ColumnMoments, RunningMoments
@@ -34,23 +35,36 @@ def observation_settings(cfg: schema.Config) -> dict[str, Any]:
     return {"atari": atari, "frame_stack": env.frame_stack or 1, "one_hot_max": env.one_hot_max}
 
 
-def make_network(cfg: schema.Config, layout: tuple[Leaf, ...], outputs: int, features: str | None) -> Any:
-    """The network that `policy.name` asks for; weights from torch's global generator."""
-    p, critic = cfg.policy, schema.has_critic(cfg)
-    if ":" in p.name:
-        return UserNetwork(p.name, layout, outputs, critic, p.kwargs)
-    settings: dict[str, Any] = {
+def make_network(
+    cfg: schema.Config, layout: tuple[Leaf, ...], outputs: int, features: str | None, mask_dim: int = 0
+) -> Any:
+    """The network that `policy.name` asks for, and `mask_dim` columns of action masks behind the observation's; weights
+    from torch's global generator."""
+    if isinstance(cfg.policy.memory, schema.RecurrentConfig):
+        return make_recurrent_network(cfg, layout, outputs, _mlp_settings(cfg, features), mask_dim)
+    network = _of_observation(cfg, layout, outputs, features)
+    return MaskedNetwork(network, layout[-1].stop) if mask_dim else network
+
+
+def _mlp_settings(cfg: schema.Config, features: str | None) -> dict[str, Any]:
+    p = cfg.policy
+    return {
         "hidden": p.hidden,
         "activation": p.activation,
         "share": len(p.hidden) if p.share == "all" else int(p.share),
-        "critic": critic,
+        "critic": schema.has_critic(cfg),
         "last_gain": p.last_layer_gain or 1.0,  # not used without ortho_init
         "ortho_init": p.ortho_init,
         "features": features,
         "layer_norm": p.layer_norm,
     }
-    if isinstance(p.memory, schema.RecurrentConfig):
-        return make_recurrent_network(cfg, layout, outputs, settings)
+
+
+def _of_observation(cfg: schema.Config, layout: tuple[Leaf, ...], outputs: int, features: str | None) -> Any:
+    p, critic = cfg.policy, schema.has_critic(cfg)
+    if ":" in p.name:
+        return UserNetwork(p.name, layout, outputs, critic, p.kwargs)
+    settings = _mlp_settings(cfg, features)
     if not needs_encoder(layout):
         return MLP(layout[-1].stop, outputs, **settings)
     init = orthogonal if p.ortho_init else as_made
@@ -71,12 +85,12 @@ def last_width(cfg: schema.Config, layout: tuple[Leaf, ...]) -> int:
         return Encoder(layout, cfg.policy.encoder.cnn).features
 
 
-def make_normalizer(cfg: schema.Config, layout: tuple[Leaf, ...]) -> RunningMoments | None:
+def make_normalizer(cfg: schema.Config, layout: tuple[Leaf, ...], mask_dim: int = 0) -> RunningMoments | None:
     """Statistics of the columns that may be standardised; None if there are none, or there shall be none."""
     columns = [i for leaf in layout if leaf.standardize for i in range(leaf.start, leaf.stop)]
     if cfg.policy.normalize_obs == "none" or not columns:
         return None
-    dim = layout[-1].stop
+    dim = layout[-1].stop + mask_dim
     return RunningMoments(dim) if len(columns) == dim else ColumnMoments(dim, columns)
 
 
@@ -128,6 +142,8 @@ def refuse_unused_of_observations(cfg: schema.Config, overrides: list[str], env:
 def parameter_counts(policy: ActorCritic) -> dict[str, int]:
     """How many numbers each part of the policy learns: actor, critic, shared (used by both)."""
     network = policy.network
+    if isinstance(network, MaskedNetwork):
+        network = network.inner
     if isinstance(network, UserNetwork):
         return {"network": _count(network), "spread": _count(policy) - _count(network)}
     if isinstance(network, RecurrentNetwork):

@@ -71,7 +71,8 @@ class RepeatPrevious(gym.Env[Any, Any]):
         return self._draw(), float(right) / 16, False, t + 1 >= 16 + self.back, {}
 
 
-for _cls in (TMaze, RepeatPrevious):
+_ENVS: tuple[Any, ...] = (TMaze, RepeatPrevious)
+for _cls in _ENVS:
     if f"Test/{_cls.__name__}-v0" not in gym.registry:
         gym.register(f"Test/{_cls.__name__}-v0", entry_point=_cls)
 

@@ -203,7 +203,7 @@ def test_evaluation_remembers_on_its_own() -> None:
     c.collect_steps(5)
     actor: Any = c.actor
     state, start = actor.state.clone(), actor.start.copy()
-    env = ScriptedEnv([[4, 3], [2, 6]], ENDS[:2])
+    env: Any = ScriptedEnv([[4, 3], [2, 6]], ENDS[:2])
     result = evaluate(policy, env, 4, seed=0)
     assert torch.equal(actor.state, state) and (actor.start == start).all()
     expected, actions = [], []
@@ -222,7 +222,7 @@ def test_evaluation_remembers_on_its_own() -> None:
 def test_memory_is_saved_and_taken_up_again(tmp_path: Path) -> None:
     """The same env, saved and loaded beside the collector: what follows is the same, bit for bit."""
     policy = make_recurrent()
-    env = ScriptedEnv(LENGTHS, ENDS, "next_step")
+    env: Any = ScriptedEnv(LENGTHS, ENDS, "next_step")
     one = collector(env, policy)
     one.collect_steps(6)
     torch.save(one.state_dict(), tmp_path / "state.pt")

@@ -121,6 +121,11 @@ class EnvConfig:
         256, "Discrete observations of more values get a learned embedding, not a one-hot", low=1
     )
     atari: AtariConfig = group(AtariConfig, "preprocessing of ALE/* games")
+    action_mask: str = setting(
+        "auto",
+        "where the env tells which actions it allows: info (info['action_mask']), a key of Dict observations, none; "
+        "auto: the key action_mask if there is one, else info if it has one at reset",
+    )
 
 
 @dataclass
@@ -141,6 +146,16 @@ class StateDependentConfig(DistributionConfig):
     sample_freq: int = setting(-1, "steps between two draws of the noise; -1: one draw a rollout", low=-1)
     expln: bool = setting(False, "std grows slower than exp(log_std) above 1")
     learn_features: bool = setting(False, "the std's gradient also moves the hidden layers")
+
+
+@dataclass
+class TanhGaussianConfig(DistributionConfig):
+    name: str = setting("tanh_gaussian", "kind of distribution")
+
+
+@dataclass
+class BetaConfig(DistributionConfig):
+    name: str = setting("beta", "kind of distribution")
 
 
 @dataclass
@@ -217,14 +232,18 @@ class PolicyConfig:
         "running: the critic learns standardised value targets (Pop-Art); null: running where there is a critic",
         choices=("running", "none"),
     )
-    mean: str = setting(
-        "tanh",
-        "mean of a Gaussian: tanh (scaled to the action bounds) or identity",
+    mean: str | None = setting(
+        None,
+        "mean of a Gaussian: tanh (scaled to the action bounds) or identity; null: tanh, or identity where the "
+        "distribution itself squashes",
         choices=("tanh", "identity"),
     )
     log_std_init: float = setting(0.0, "Gaussian: log std at the start, held within log_std_min and _max")
     log_std_min: float = setting(-5.0, "Gaussian: smallest log std", low=-20, high=10)
     log_std_max: float = setting(2.0, "Gaussian: largest log std", low=-20, high=10)
+    temperature: float = setting(
+        1.0, "of the softmax over discrete actions: its logits are divided by it", above=0
+    )
     ortho_init: bool = setting(True, "orthogonal weights at the start; false: PyTorch's own initialisation")
     last_layer_gain: float | None = setting(
         None, "scale of the actor's last layer at the start; null: 0.01 with ortho_init=true", above=0
@@ -361,7 +380,12 @@ OPTIONS: dict[type, dict[str, type]] = {
         "rmsprop_tf": RMSpropTFConfig,
         "sgd": SGDConfig,
     },
-    DistributionConfig: {"gaussian": GaussianConfig, "gsde": StateDependentConfig},
+    DistributionConfig: {
+        "gaussian": GaussianConfig,
+        "tanh_gaussian": TanhGaussianConfig,
+        "beta": BetaConfig,
+        "gsde": StateDependentConfig,
+    },
     MemoryConfig: {"none": NoMemoryConfig, "gru": GruConfig, "lstm": LstmConfig},
 }
 

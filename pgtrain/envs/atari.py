@@ -60,7 +60,7 @@ class AtariEnvs(GuestEnv):
                 use_fire_reset=False,
                 **own,
             )
-        super().__init__(vec, env_id)
+        super().__init__(vec, env_id, action_mask="none")
         self.max_episode_steps = own["max_num_frames_per_episode"] // skip
         self._lives: np.ndarray | None = np.zeros(num_envs) if atari.terminal_on_life_loss else None
         self.notices.append(
@@ -72,7 +72,7 @@ class AtariEnvs(GuestEnv):
         obs, info = self._vec.reset(seed=np.array(env_seeds(seed, self.num_envs)) % 2**31)  # pyright: ignore
         if self._lives is not None:
             self._lives = np.array(info["lives"])
-        return self._started(obs)
+        return self._started(obs, info)
 
     def step(self, action: np.ndarray) -> Step:
         step = super().step(action)

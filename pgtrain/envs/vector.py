@@ -35,6 +35,7 @@ def make_vector_env(
     atari: Atari | None = None,
     frame_stack: int = 1,
     one_hot_max: int = ONE_HOT_MAX,
+    action_mask: str = "auto",
 ) -> VectorEnv:
     """N envs of a registered id, or of `module:Id`.
 
@@ -42,6 +43,7 @@ def make_vector_env(
     `process` (`workers` processes with num_envs/workers envs each; default: one for each CPU core, at most num_envs),
     `auto` (process when `workers` is given; native where pgtrain has the env; else sync).
     `step_timeout`: seconds that the process backend waits for a reset or a step before it names the env that hangs.
+    `action_mask`: where the env tells which actions it allows: "info", a key of its Dict observation, "none", "auto".
     `max_episode_steps` replaces the time limit of the id. `atari`: the preprocessing of a game of ale-py's;
     `frame_stack`: the last so many observations together; `one_hot_max`: see `layout`. Raises UserError, in one line,
     for what cannot be had.
@@ -55,19 +57,32 @@ def make_vector_env(
         chosen, why = _choose(env_id, spec, kwargs, backend, workers, frame_stack)
     if chosen == "native":
         if atari is not None:
+            if action_mask not in ("auto", "none"):
+                raise UserError(
+                    f"env.action_mask={action_mask}: the games of ale-py have no action masks; use auto"
+                )
             from pgtrain.envs.atari import AtariEnvs
 
             env = AtariEnvs(env_id, spec, num_envs, kwargs, atari, frame_stack, max_episode_steps)
         else:
-            env = _make_native(env_id, spec, num_envs, kwargs, max_episode_steps, frame_stack, one_hot_max)
+            env = _make_native(
+                env_id, spec, num_envs, kwargs, max_episode_steps, frame_stack, one_hot_max, action_mask
+            )
     else:
         factory = EnvFactory(env_id, spec, kwargs, max_episode_steps, atari, frame_stack, one_hot_max)
         if chosen == "sync":
-            env = SyncEnv(factory, num_envs)
+            env = SyncEnv(factory, num_envs, action_mask=action_mask)
         else:
             from pgtrain.envs.workers import ProcessEnv
 
-            env = ProcessEnv(factory, num_envs, workers, step_timeout=step_timeout, start_method=start_method)
+            env = ProcessEnv(
+                factory,
+                num_envs,
+                workers,
+                step_timeout=step_timeout,
+                start_method=start_method,
+                action_mask=action_mask,
+            )
     if why:
         env.notices.insert(0, f"env.backend={chosen}: {why}")
     return env
@@ -149,6 +164,7 @@ def _make_native(
     max_episode_steps: int | None,
     frame_stack: int,
     one_hot_max: int,
+    action_mask: str,
 ) -> VectorEnv:
     if frame_stack > 1:
         raise UserError(
@@ -157,6 +173,10 @@ def _make_native(
         )
     own = _own(spec)
     if own is not None:
+        if action_mask not in ("auto", "none"):
+            raise UserError(
+                f"env.action_mask={action_mask}: pgtrain's batched {env_id} has no action masks; use auto"
+            )
         for name in kwargs:
             if name not in own.kwargs:
                 raise UserError(unknown_kwarg(f"{env_id} env.backend=native", name, list(own.kwargs)))
@@ -172,7 +192,7 @@ def _make_native(
         raise UserError(
             f"env.backend=native: there is no batched env={env_id}; pgtrain has {names}; use backend=sync or process"
         )
-    return _make_guest(env_id, spec, num_envs, kwargs, max_episode_steps, one_hot_max)
+    return _make_guest(env_id, spec, num_envs, kwargs, max_episode_steps, one_hot_max, action_mask)
 
 
 def _make_guest(
@@ -182,6 +202,7 @@ def _make_guest(
     kwargs: dict[str, Any],
     max_episode_steps: int | None,
     one_hot_max: int,
+    action_mask: str,
 ) -> VectorEnv:
     """The env's own vector env, in SAME_STEP mode if it takes an autoreset_mode."""
     check_kwargs(env_id, spec.vector_entry_point, kwargs)
@@ -196,7 +217,7 @@ def _make_guest(
         if max_episode_steps is not None:
             extra["max_episode_steps"] = max_episode_steps
         vec = gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **{**kwargs, **extra})
-    env = GuestEnv(vec, env_id, one_hot_max)
+    env = GuestEnv(vec, env_id, one_hot_max, action_mask)
     how = "SAME_STEP" if env.autoreset == "same_step" else "NEXT_STEP, whose reset rows are left out"
     env.notices.append(f"env.backend=native: the env's own {type(vec).__name__}, autoreset {how}")
     return env

@@ -36,7 +36,8 @@ class GRU(nn.Module):
         """Orthogonal weights for each gate and no bias but 1 for the gate that keeps the state (the second), so that
         what was seen lives on at first; or PyTorch's own, all uniform within ±1/√H.
 
-        Without that 1 a state fades by a factor of about 0.6 a step, and no gradient tells of what was seen 10 steps ago.
+        Without that 1 a state fades by a factor of about 0.6 a step, and no gradient tells of what was seen 10 steps
+        ago.
         Source: Jozefowicz et al. 2015, §2.2 (of LSTM).
         """
         super().__init__()
