@@ -19,6 +19,7 @@ from pgtrain.learning import per_sample
 from pgtrain.policies.memory import RecurrentNetwork
 from pgtrain.policies.recurrence import GRU, LSTM
 from pgtrain.types import UserError
+from tests.action_envs import MASKED
 from tests.integration.test_updates import runner_of, trained
 from tests.memory_support import memory_env
 from tests.support import configure, env_id
@@ -85,12 +86,35 @@ def test_every_part_of_an_update_takes_sequences(tmp_path: Path, name: str) -> N
     ("name", "more"),
     [
         ("AsymBox", []),
-        ("AsymBox", ["policy/distribution=gsde"]),
         ("StartAt", ["update=trust_region", "optim/lr=constant"]),
     ],
 )
 def test_kinds_of_actions(tmp_path: Path, name: str, more: list[str]) -> None:
     runner, _ = trained(tmp_path, *PPO, *WINDOW, f"env={env_id(name)}", *more, small=TINY)
+    assert runner.progress.iterations == 2 and not runner.progress.skipped_updates
+
+
+@pytest.mark.parametrize("algo", ["ppo", "trpo", "reinforce"])
+@pytest.mark.parametrize("kind", MASKED)
+def test_masks(tmp_path: Path, kind: str, algo: str) -> None:
+    """The env asserts that each action was allowed; the update sees the masks of the steps, too."""
+    where = ["env=tests.action_envs:Test/Masked-v0", f"env.kwargs.kind={kind}"]
+    more = [] if algo == "reinforce" else WINDOW
+    runner, log = trained(tmp_path, f"algo={algo}", "policy/memory=gru", *where, *more, small=TINY)
+    assert runner.progress.iterations >= 1 and not runner.progress.skipped_updates
+    assert all(np.isfinite(x) for x in log.column("policy/approx_kl"))
+    rollout, _ = runner.collector.collect_steps(12)
+    policy = runner.policy
+    new = policy.evaluate(rollout.inputs, rollout.action)
+    torch.testing.assert_close(new.log_prob, rollout.log_prob, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(new.params, rollout.params, rtol=1e-4, atol=1e-5)
+    assert (rollout.params == -1e30).any()  # choices that a mask ruled out
+
+
+@pytest.mark.parametrize("d", ["tanh_gaussian", "beta", "gsde"])
+def test_distributions(tmp_path: Path, d: str) -> None:
+    env = f"env={env_id('AsymBox')}"
+    runner, _ = trained(tmp_path, *PPO, *WINDOW, env, f"policy/distribution={d}", small=TINY)
     assert runner.progress.iterations == 2 and not runner.progress.skipped_updates
 
 
