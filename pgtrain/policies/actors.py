@@ -78,7 +78,7 @@ class NumpyActor:
         self.standardizer = None
         if moments is not None:
             frozen = moments.frozen()
-            self.standardizer = frozen.shift.numpy(), frozen.scale.numpy(), float(frozen.limit)
+            self.standardizer = frozen.shift.numpy(), frozen.scale.numpy(), frozen.limit.numpy()
         if self.log_std is not None:
             clamped = self.log_std.clip(policy.log_std_min, policy.log_std_max)
             self.spread = policy.distribution.spread_numpy(clamped)
