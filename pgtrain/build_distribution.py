@@ -9,8 +9,9 @@ from pgtrain.config import checks, schema
 from pgtrain.envs.actions import Path, at, has_box, has_discrete
 from pgtrain.envs.base import VectorEnv
 from pgtrain.policies.beta import Beta
-from pgtrain.policies.distributions import DiagonalGaussian, Distribution, StateDependentGaussian
+from pgtrain.policies.distributions import DiagonalGaussian, Distribution
 from pgtrain.policies.from_space import distribution_of
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.squashed import TanhGaussian
 from pgtrain.types import UserError
 

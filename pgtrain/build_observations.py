@@ -85,12 +85,15 @@ def last_width(cfg: schema.Config, layout: tuple[Leaf, ...]) -> int:
         return Encoder(layout, cfg.policy.encoder.cnn).features
 
 
-def make_normalizer(cfg: schema.Config, layout: tuple[Leaf, ...], mask_dim: int = 0) -> RunningMoments | None:
-    """Statistics of the columns that may be standardised; None if there are none, or there shall be none."""
+def make_normalizer(cfg: schema.Config, layout: tuple[Leaf, ...], rest: int) -> RunningMoments | None:
+    """Statistics of the columns that may be standardised; None if there are none, or there shall be none.
+
+    `rest`: columns that follow those of the layout (an action mask) and stay as they are.
+    """
     columns = [i for leaf in layout if leaf.standardize for i in range(leaf.start, leaf.stop)]
     if cfg.policy.normalize_obs == "none" or not columns:
         return None
-    dim = layout[-1].stop + mask_dim
+    dim = layout[-1].stop + rest
     return RunningMoments(dim) if len(columns) == dim else ColumnMoments(dim, columns)
 
 

@@ -15,7 +15,8 @@ from pgtrain.config import schema
 from pgtrain.evaluation import evaluate
 from pgtrain.learning import advantages, kl_guard, losses, schedules
 from pgtrain.learning.natural_gradient import FixedStep, LineSearch
-from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
+from pgtrain.policies.distributions import Categorical, DiagonalGaussian
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.policies.squashed import TanhGaussian
 from pgtrain.types import TrainingError, UserError

@@ -111,6 +111,11 @@ class EnvConfig:
         None, "worker processes, for backend=process (or auto, which then takes it)", low=1
     )
     max_episode_steps: int | None = setting(None, "time limit of an episode; null: the env's own", low=1)
+    action_mask: str = setting(
+        "auto",
+        "where the env tells which actions it allows: info (info['action_mask']), a key of Dict observations, none; "
+        "auto: the key action_mask if there is one, else info if it has one at reset",
+    )
     frame_stack: int | None = setting(
         None,
         "latest observations that the policy sees together; null: 4 for ALE/* ids, else 1",
@@ -121,11 +126,6 @@ class EnvConfig:
         256, "Discrete observations of more values get a learned embedding, not a one-hot", low=1
     )
     atari: AtariConfig = group(AtariConfig, "preprocessing of ALE/* games")
-    action_mask: str = setting(
-        "auto",
-        "where the env tells which actions it allows: info (info['action_mask']), a key of Dict observations, none; "
-        "auto: the key action_mask if there is one, else info if it has one at reset",
-    )
 
 
 @dataclass

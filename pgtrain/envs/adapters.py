@@ -62,8 +62,8 @@ class SyncEnv(VectorEnv):
             self._vec.single_action_space,
             reward_threshold=factory.spec.reward_threshold,
             max_episode_steps=time_limit(guards[0]),
-            one_hot_max=factory.one_hot_max,
             action_mask=action_mask,
+            one_hot_max=factory.one_hot_max,
         )
         found = [find_wrapper(guard, LifeLoss) for guard in guards]
         self._lives = [lives for lives in found if lives is not None]  # all of them, or none
@@ -136,8 +136,8 @@ class GuestEnv(VectorEnv):
         self,
         vec: gym.vector.VectorEnv[Any, Any, Any],
         env_id: str = "",
-        one_hot_max: int = ONE_HOT_MAX,
         action_mask: str = "auto",
+        one_hot_max: int = ONE_HOT_MAX,
     ) -> None:
         spec = vec.spec
         env_id = env_id or (spec.id if spec is not None else type(vec).__name__)
@@ -153,8 +153,8 @@ class GuestEnv(VectorEnv):
             vec.single_action_space,
             reward_threshold=spec.reward_threshold if spec is not None else None,
             max_episode_steps=getattr(vec, "max_episode_steps", None) or (spec and spec.max_episode_steps),
-            one_hot_max=one_hot_max,
             action_mask=action_mask,
+            one_hot_max=one_hot_max,
         )
         self.autoreset = "same_step" if mode is AutoresetMode.SAME_STEP else "next_step"
         self._vec = vec
@@ -169,7 +169,7 @@ class GuestEnv(VectorEnv):
     def reset(self, seed: int) -> np.ndarray:
         return self._started(*self._vec.reset(seed=seed))
 
-    def _started(self, obs: Any, info: Any) -> np.ndarray:
+    def _started(self, obs: Any, info: dict[str, Any]) -> np.ndarray:
         self._reset_next[:] = self._hidden[:] = False
         self._fresh[:] = True
         return self._with_masks(self._encode(obs), self._mask_rows(obs, info, "reset"))

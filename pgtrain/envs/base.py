@@ -43,8 +43,8 @@ class VectorEnv:
         *,
         reward_threshold: float | None = None,
         max_episode_steps: int | None = None,
-        one_hot_max: int = ONE_HOT_MAX,
         action_mask: str = "none",
+        one_hot_max: int = ONE_HOT_MAX,
     ) -> None:
         self.env_id = env_id
         self.num_envs = num_envs
@@ -64,7 +64,7 @@ class VectorEnv:
         if key is not None:
             self._use_masks(key)
         self.obs_dtype = self._encode.dtype
-        self.layout: tuple[Leaf, ...] = self._encode.layout  # what the columns of obs are
+        self.layout: tuple[Leaf, ...] = self._encode.layout  # what the columns of obs before the mask are
         if self._encode.dropped:
             names = ", ".join(self._encode.dropped)
             self.notices.append(f"observation: text is left out, a policy cannot read it: {names}")

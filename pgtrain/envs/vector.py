@@ -32,10 +32,10 @@ def make_vector_env(
     max_episode_steps: int | None = None,
     step_timeout: float | None = None,
     start_method: str = "spawn",
+    action_mask: str = "auto",
     atari: Atari | None = None,
     frame_stack: int = 1,
     one_hot_max: int = ONE_HOT_MAX,
-    action_mask: str = "auto",
 ) -> VectorEnv:
     """N envs of a registered id, or of `module:Id`.
 
@@ -57,10 +57,6 @@ def make_vector_env(
         chosen, why = _choose(env_id, spec, kwargs, backend, workers, frame_stack)
     if chosen == "native":
         if atari is not None:
-            if action_mask not in ("auto", "none"):
-                raise UserError(
-                    f"env.action_mask={action_mask}: the games of ale-py have no action masks; use auto"
-                )
             from pgtrain.envs.atari import AtariEnvs
 
             env = AtariEnvs(env_id, spec, num_envs, kwargs, atari, frame_stack, max_episode_steps)
@@ -217,7 +213,7 @@ def _make_guest(
         if max_episode_steps is not None:
             extra["max_episode_steps"] = max_episode_steps
         vec = gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **{**kwargs, **extra})
-    env = GuestEnv(vec, env_id, one_hot_max, action_mask)
+    env = GuestEnv(vec, env_id, action_mask, one_hot_max)
     how = "SAME_STEP" if env.autoreset == "same_step" else "NEXT_STEP, whose reset rows are left out"
     env.notices.append(f"env.backend=native: the env's own {type(vec).__name__}, autoreset {how}")
     return env

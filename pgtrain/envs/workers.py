@@ -69,8 +69,8 @@ class ProcessEnv(VectorEnv):
             action_space,
             reward_threshold=factory.spec.reward_threshold,
             max_episode_steps=limit,
-            one_hot_max=factory.one_hot_max,
             action_mask=action_mask,
+            one_hot_max=factory.one_hot_max,
         )
         self._lives = factory.atari is not None and factory.atari.terminal_on_life_loss
         self._timeout = step_timeout

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pgtrain.policies.distributions import Distribution, StateDependentGaussian
+from pgtrain.policies.distributions import Distribution
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.masks import MaskedNetwork
 from pgtrain.policies.memory import RecurrentNetwork
 from pgtrain.policies.networks import MLP

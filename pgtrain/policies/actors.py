@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.distributions import StateDependentGaussian
 from pgtrain.policies.exploration import Exploration, HeldMatrix, Independent
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.types import Step
 
 NUMPY_ROWS = 128  # up to this batch NumPy acts faster than torch on a CPU (see networks.numpy_forward)
