@@ -132,7 +132,12 @@ def test_the_update_sees_the_policy_that_acted(mode: str, length: int | None, sp
 @pytest.mark.parametrize("length", [None, 5, 1, 100])
 def test_sequences_hold_every_transition_once(mode: str, whole: bool, length: int | None) -> None:
     c = collector(ScriptedEnv(FINITE, ENDS, mode), make_recurrent())
-    rollout = GAE(0.9, 0.8)(c.collect_episodes(2)[0]) if whole else estimated(c)
+    if whole:
+        collected = c.collect_episodes(2)
+        assert collected is not None
+        rollout = GAE(0.9, 0.8)(collected[0])
+    else:
+        rollout = estimated(c)
     flat, batch = flatten(rollout, 0.9), sequences(rollout, 0.9, length)
     real = batch.weight > 0
     assert real.any(0).all()  # no column of nothing
