@@ -276,6 +276,7 @@ class Runner:
             "policy": self.policy.state_dict(),
             "update": self.update.state_dict(),
             "schedules": {name: schedule.state_dict() for name, schedule in self._schedules().items()},
+            "estimator": getattr(self.estimator, "state_dict", dict)(),  # most hold nothing
             "collector": self.collector.state_dict(),
             "reward_scaler": None if self.reward_scaler is None else self.reward_scaler.state_dict(),
             "progress": self.progress.state_dict(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from pgtrain.config.baseline_checks import check_optimal, settle_optimal
 from pgtrain.config.errors import ConfigError, no_effect
 from pgtrain.config.schema import (
     AdvantageConfig,
@@ -16,7 +17,6 @@ from pgtrain.config.schema import (
     MonteCarloConfig,
     NStepConfig,
     StateDependentConfig,
-    ValueBaselineConfig,
     has_critic,
 )
 from pgtrain.config.update_checks import (
@@ -47,6 +47,7 @@ def settle(config: Config) -> Config:
         horizon=(config.horizon or HORIZON) if steps else None,
         collect=replace(config.collect, episodes=None if steps else config.collect.episodes or EPISODES),
     )
+    config.advantage = settle_optimal(config.advantage)
     config.update = settle_update(config)
     if has_critic(config) and config.policy.normalize_value is None:
         config.policy = replace(config.policy, normalize_value="running")
@@ -66,6 +67,7 @@ def check(config: Config) -> None:
     Raises: ConfigError naming the keys, the values and a way out.
     """
     _check_collect(config)
+    check_optimal(config)
     _check_advantage(config.advantage, config)
     _check_critic(config)
     _check_policy(config)
@@ -120,7 +122,7 @@ def _check_advantage(advantage: AdvantageConfig, config: Config) -> None:
             "discounted from the first step already: use advantage.discount_states=false",
             "advantage.discount_states",
         )
-    if advantage.truncation_bootstrap == "value" and not isinstance(advantage.baseline, ValueBaselineConfig):
+    if advantage.truncation_bootstrap == "value" and not has_critic(config):
         raise ConfigError(
             "advantage.truncation_bootstrap=value needs a critic: use advantage/baseline=value, or "
             "advantage.truncation_bootstrap=mean_return",

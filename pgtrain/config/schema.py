@@ -31,6 +31,7 @@ from pgtrain.config.parts import (
     MonteCarloConfig,
     NoBaselineConfig,
     NStepConfig,
+    OptimalBaselineConfig,
     OptimConfig,
     PlateauLearningRateConfig,
     ReturnGatedEntropyConfig,
@@ -229,6 +230,7 @@ OPTIONS: dict[type, dict[str, type]] = {
         "mean": MeanBaselineConfig,
         "loo": LeaveOneOutBaselineConfig,
         "value": ValueBaselineConfig,
+        "optimal": OptimalBaselineConfig,
     },
     AdvantageConfig: {
         "monte_carlo": MonteCarloConfig,
@@ -285,5 +287,6 @@ def has_critic(config: Config) -> bool:
     """Whether anything in this run uses a value network."""
     advantage = config.advantage
     if isinstance(advantage, MonteCarloConfig):
-        return isinstance(advantage.baseline, ValueBaselineConfig)
+        baseline = advantage.baseline
+        return isinstance(baseline, ValueBaselineConfig) or getattr(baseline, "on_value", False)
     return True

@@ -124,7 +124,7 @@ def joint(
     target = returns if gram.dim() == 3 else returns[:, None]
     v = (gram @ target[..., None]).squeeze(-1)
     m, v = fit(_weighted(gram, probability), _weighted(v, probability))
-    m, v = double(m), double(v)
+    m, v = double(m).nan_to_num(0.0, 0.0, 0.0), double(v)  # eigh raises for a NaN; it comes through in v
     size = m.diagonal(dim1=-2, dim2=-1).amax(-1)[
         ..., None, None
     ]  # the scale is taken out: 1e±30 must do as well
