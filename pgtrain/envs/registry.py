@@ -24,6 +24,7 @@ PLUGINS: dict[str, tuple[str, str]] = {
     "ALE/": ("ale_py", "pgtrain[atari]"),
     "MiniGrid-": ("minigrid", "pgtrain[minigrid]"),
     "BabyAI-": ("minigrid", "pgtrain[minigrid]"),
+    "pgtrain/": ("pgtrain.envs.differentiable.registration", "pgtrain"),
 }
 # Gymnasium's extra → pgtrain's.
 EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "atari": "atari", "classic-control": "render"}
