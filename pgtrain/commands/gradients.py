@@ -25,7 +25,8 @@ RUN          a run folder or `latest`: its policy as it is now. Without it a fre
 settings
   episodes=256       episodes that all estimators share
   reference=…        episodes of the large sample that stands for the true gradient (default: 16 times as many as
-                     `episodes`, less where they are long); not used where the true gradient is known
+                     `episodes`, fewer where they are long); not used where the true gradient is known
+  batch=…            episodes in a batch, of which SNR and cosine speak (default: num_envs x collect.episodes)
   figure=PATH        where the figure goes (default: gradients.png in the run's folder or here); none: no figure
   rows=TEXT          only rows whose name holds TEXT, e.g. rows=optimal
   seed=0             of the episodes (and of a fresh policy)
@@ -34,8 +35,8 @@ settings
 
 columns
   variance           of one episode's gradient, summed over the parameters, and its 95 % bootstrap interval
-  SNR                squared length of the true gradient / variance of the batch's: below 1 noise has the upper hand
-  cosine             between the batch's gradient and the true one: 1 the same direction
+  SNR                squared length of the true gradient / variance of a batch's: below 1 noise has the upper hand
+  cosine             between a batch's gradient and the true one, on average: 1 the same direction
   bias               distance from the true gradient that noise does not explain, as a share of its length;
                      `<3%`: none is seen, and 3 % is the most that could hide
   ms                 time of estimate and backward pass for the whole batch
@@ -57,6 +58,7 @@ class Settings:
 
     episodes: int = 256
     reference: int | None = None
+    batch: int | None = None
     figure: str | None = None
     rows: str = ""
     seed: int = 0
@@ -66,6 +68,7 @@ class Settings:
 OWN: dict[str, Callable[[str, str], Any]] = {
     "episodes": _integer(2),
     "reference": _integer(2),
+    "batch": _integer(1),
     "figure": lambda key, text: text,
     "rows": lambda key, text: text,
     "seed": _integer(0),
@@ -125,7 +128,7 @@ def measure(run: str | None, settings: Settings, rest: list[str]) -> tuple[Any, 
     with Console(stderr=True).status("…") as status:
         experiment = Experiment(
             cfg, policy, make_env, run is not None, settings.episodes, settings.reference, settings.seed,
-            lambda text: status.update(f"{text} …"), settings.rows,
+            lambda text: status.update(f"{text} …"), settings.batch, settings.rows,
         )  # fmt: skip
         return experiment.run(), folder
 

@@ -46,6 +46,7 @@ class Findings:
     episodes: int
     steps: int
     mean_return: float
+    batch: int  # episodes, of which SNR and cosine speak
     reference: Reference
     critic: str
     lines: list[Line]
@@ -65,6 +66,7 @@ class Experiment:
     reference: int | None
     seed: int
     tell: Callable[[str], None]
+    batch: int | None = None  # episodes in a batch; None: as in an iteration of training
     rows: str = ""  # only estimators whose name holds this
 
     def run(self) -> Findings:
@@ -98,6 +100,7 @@ class Experiment:
             episodes=self.episodes,
             steps=rollout.num_steps,
             mean_return=float(returns),
+            batch=self._batch(),
             reference=reference,
             critic=critic,
             lines=lines,
@@ -156,7 +159,7 @@ class Experiment:
         self.tell(f"{estimator.family}: {estimator.name}")
         others = () if estimator.unbiased else known  # their own bias is measured against the reference
         gradients = self.laboratory.gradients(estimator, rollout)
-        found = report(gradients, reference, unbiased=others, seed=self.seed)
+        found = report(gradients, reference, batch=self._batch(), unbiased=others, seed=self.seed)
         return Line(estimator.family, estimator.name, found, self.laboratory.milliseconds(estimator, rollout))
 
     def _pathwise(self, reference: Reference, notes: list[str]) -> list[Line]:
@@ -178,7 +181,11 @@ class Experiment:
         notes.append(
             f"pathwise: {samples * size} episodes of its own in {samples} batches of {size}, played in its time"
         )
-        return [Line("pathwise", "through the env", report(found, reference, size, seed=self.seed), took)]
+        found_report = report(found, reference, size, self._batch(), seed=self.seed)
+        return [Line("pathwise", "through the env", found_report, took)]
+
+    def _batch(self) -> int:
+        return min(self.episodes, self.batch or self.cfg.num_envs * (self.cfg.collect.episodes or 1))
 
     def _shares(self, gradient: Tensor) -> dict[str, float]:
         slices, start = {}, 0

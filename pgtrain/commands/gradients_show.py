@@ -29,6 +29,7 @@ def show(findings: Findings) -> None:
         escape(f"{f.env}: {f.episodes} episodes, {f.steps:,} steps, return {f.mean_return:.4g}; {f.policy}")
     )
     console.print(f"true gradient: {truth}, length {number(norm)};  critic: {f.critic}")
+    console.print(f"SNR and cosine: of a batch of {f.batch} episodes;  ms: of all {f.episodes}")
     console.print(make_table(findings.lines, narrow=console.width < WIDE))
     if f.shares:
         top = sorted(f.shares.items(), key=lambda item: -item[1])[:6]
@@ -36,10 +37,10 @@ def show(findings: Findings) -> None:
             "share of the gradient by layer: " + ", ".join(f"{k} {v:.0%}" for k, v in top if v >= 0.005)
         )
     plain = {line.name: line.report for line in f.lines if line.family == "reward to go"}
-    if "nothing" in plain and f.reference.squared_norm > 0:
-        scale = plain["nothing"].variance / f.reference.squared_norm
+    if "none" in plain and f.reference.squared_norm > 0:
+        scale = plain["none"].variance / f.reference.squared_norm
         console.print(
-            f"noise scale: in a batch of {number(scale)} episodes noise is as large as the signal (reward to go − nothing)"
+            f"noise scale: in a batch of {number(scale)} episodes noise equals the signal (reward to go, no baseline)"
         )
     for note in f.notes:
         console.print(escape(note))
@@ -90,10 +91,10 @@ def number(x: float) -> str:
         return "–"
     if math.isinf(x):
         return "∞"
-    if x != 0 and not 1e-3 <= abs(x) < 1e9:
+    if x != 0 and not 1e-3 <= abs(x) < 1e15:
         mantissa, _, exponent = f"{x:.1e}".partition("e")
         return f"{mantissa}e{int(exponent)}"
-    for unit, size in (("M", 1e6), ("k", 1e3)):
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(x) >= 0.9995 * size:
             return f"{x / size:.3g}{unit}" if abs(x) < 999.5 * size else f"{x / size:.0f}{unit}"
     return f"{x:.3g}"
@@ -130,7 +131,7 @@ def draw(findings: Findings, path: Path) -> str | None:
         layout="constrained",
     )  # fmt: skip
     _variance_panel(axes[0], lines, rows)
-    _cosine_panel(axes[1], lines, rows)
+    _cosine_panel(axes[1], lines, rows, findings.batch)
     _bias_panel(axes[2], lines, rows)
     axes[0].set_yticks(rows, [line.name for line in lines], fontsize=9)
     axes[0].set_ylim(max(rows) + 0.7, -1.4)
@@ -195,8 +196,8 @@ def _variance_panel(axis: Any, lines: list[Line], rows: list[float]) -> None:
     axis.set_xlim(left, max(line.report.high for line in lines if math.isfinite(line.report.high)) * 2.2)
 
 
-def _cosine_panel(axis: Any, lines: list[Line], rows: list[float]) -> None:
-    axis.set_title("cosine to the true gradient", fontsize=9)
+def _cosine_panel(axis: Any, lines: list[Line], rows: list[float], batch: int) -> None:
+    axis.set_title(f"cosine to the true gradient,\nbatches of {batch} episodes", fontsize=9)
     for line, y in zip(lines, rows, strict=True):
         x = line.report.cosine
         if math.isfinite(x):

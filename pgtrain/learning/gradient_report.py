@@ -35,8 +35,8 @@ class Report(NamedTuple):
     variance: float  # tr Σ of one episode's gradient
     low: float  # its bootstrap interval, 95 %
     high: float
-    snr: float  # |∇J|² / (tr Σ / n), of the batch
-    cosine: float  # between the batch's gradient and the reference
+    snr: float  # |∇J|² / (tr Σ / batch), of a batch
+    cosine: float  # between a batch's gradient and the reference, mean over the batches that the samples make
     bias: float  # |E g − ∇J| / |∇J|, what is left of the distance once noise is taken off
     bias_limit: float  # the distance that noise alone could hide (three standard errors), in the same unit
     episodes: int
@@ -51,22 +51,24 @@ def report(
     gradients: Tensor,
     reference: Reference,
     size: int = 1,
+    batch: int = 8,
     unbiased: Sequence[Tensor] = (),
     resamples: int = 400,
     seed: int = 0,
 ) -> Report:
     """gradients [n, P]: independent samples, each the mean over `size` episodes.
 
-    unbiased: gradients [n, P] of the same episodes whose mean is ∇J by theory. The bias is the mean of the difference
-    to one of them, or to the reference, whichever leaves the least noise.
+    batch: episodes in a batch, of which SNR and cosine speak. unbiased: gradients [n, P] of the same episodes whose
+    mean is ∇J by theory. The bias is the mean of the difference to one of them, or to the reference, whichever leaves
+    the least noise.
     """
     g, ref = double(gradients), double(reference.gradient)
     n = len(g)
     gram = _gram(g)
-    trace, squared = _trace(gram)
-    spread = trace / n  # variance of the batch's gradient
+    trace, _ = _trace(gram)
+    together = max(1, min(n, batch // size))
+    spread = trace / together  # variance of a batch's gradient
     low, high = _interval(gram, resamples, seed)
-    along, length = float((g @ ref).mean()), float(ref.square().sum())
     signal = reference.squared_norm
     distances = [_distance(_gram(g - ref), reference.variance)]
     distances += [_distance(_gram(g - double(h)), 0.0) for h in unbiased]
@@ -77,11 +79,19 @@ def report(
         low=size * low,
         high=size * high,
         snr=signal / spread if spread > 0 else (math.inf if signal > 0 else math.nan),
-        cosine=along / math.sqrt(squared * length) if squared * length > 0 else math.nan,
+        cosine=_cosine(g, ref, together),
         bias=math.sqrt(max(distance, 0.0) / unit),
         bias_limit=math.sqrt(3 * error / unit) + 1e-5,
         episodes=n * size,
     )
+
+
+def _cosine(g: Tensor, ref: Tensor, together: int) -> float:
+    """The mean over batches of `together` samples; nan where there is no direction."""
+    batches = g[: len(g) // together * together].view(-1, together, g.shape[1]).mean(1)
+    length = torch.linalg.vector_norm(batches, dim=1) * torch.linalg.vector_norm(ref)
+    there = length > 0
+    return float(((batches @ ref)[there] / length[there]).mean())  # nan for none
 
 
 def _gram(g: Tensor) -> Tensor:

@@ -60,12 +60,12 @@ class Laboratory:
             return self.plain(found) if form == "total" else self.discounted(found)
 
         rows = [
-            Estimator(total, "nothing", self.plain(returns("total")), True),
+            Estimator(total, "none", self.plain(returns("total")), True),
             Estimator(total, "mean", self.plain(returns("total", "mean"))),
             Estimator(total, "optimal scalar", optimal("scalar", "total")),
             Estimator(total, "return_weighted (a common mistake)", self.return_weighted),
-            Estimator(to_go, "nothing", self.discounted(returns("reward_to_go")), True),
-            Estimator(to_go, "nothing, no γᵗ (usual)", self.plain(returns("reward_to_go"))),
+            Estimator(to_go, "none", self.discounted(returns("reward_to_go")), True),
+            Estimator(to_go, "none, no γᵗ (usual)", self.plain(returns("reward_to_go"))),
             Estimator(to_go, "mean", self.discounted(returns("reward_to_go", "mean"))),
             Estimator(to_go, "leave-one-out mean", self.discounted(returns("reward_to_go", "loo"))),
             Estimator(to_go, "value", self.discounted(returns("reward_to_go", "value")), True),
