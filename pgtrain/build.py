@@ -19,6 +19,7 @@ from pgtrain.learning.optimal_advantage import OptimalAdvantage, ParameterAdvant
 from pgtrain.learning.optimal_baselines import make_fit
 from pgtrain.learning.optimal_estimator import OptimalBaseline, ParameterBaseline
 from pgtrain.learning.schedules import constant
+from pgtrain.monitor.gradient_health import GradientHealth, NoHealth
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import make_actor
@@ -143,6 +144,14 @@ def make_optimal(
     return OptimalAdvantage(returns, policy, baseline)
 
 
+def make_health(cfg: schema.Config, policy: ActorCritic, flat: FlatParameters) -> NoHealth:
+    if cfg.monitor.gradient != "full":
+        return NoHealth()
+    a = cfg.advantage
+    gamma = cfg.gamma if a.discount_states else None
+    return GradientHealth(policy, flat, cfg.monitor.gradient_every, gamma, a.normalize)
+
+
 def make_runner(
     cfg: schema.Config,
     env: VectorEnv,
@@ -174,6 +183,7 @@ def make_runner(
         entropy_coef=make_schedule(cfg.entropy),
         clip=make_schedule(u.clip) if isinstance(u, schema.ClippedConfig) else None,
         value_clip=constant(value_clip) if value_clip is not None else None,
+        health=make_health(cfg, policy, flat),
         recompute_advantages=getattr(u, "recompute_advantages", False),
         discount=cfg.gamma if cfg.advantage.discount_states else None,
         monitor=monitor,

@@ -98,6 +98,12 @@ def _check_parameter(config: Config) -> None:
             f"whole episodes; use update.minibatch_size=null {instead}",
             "update.minibatch_size",
         )
+    if config.monitor.gradient == "full":
+        raise ConfigError(
+            f"monitor.gradient=full measures the gradient that advantages give, and {scope} has another: use "
+            f"monitor.gradient=norm {instead}",
+            "monitor.gradient",
+        )
     if config.advantage.normalize:
         raise no_effect(
             "advantage.normalize", True, f"with {scope}", f"use advantage.normalize=false {instead}"

@@ -190,6 +190,14 @@ def _check_rest(config: Config) -> None:
         )
     if config.eval.episodes == 0 and not config.eval.greedy:
         raise no_effect("eval.greedy", config.eval.greedy, "with eval.episodes=0", "use eval.episodes=100")
+    monitor = config.monitor
+    if monitor.gradient_every is not None and monitor.gradient != "full":
+        raise no_effect(
+            "monitor.gradient_every",
+            monitor.gradient_every,
+            f"with monitor.gradient={monitor.gradient}",
+            "use monitor.gradient=full",
+        )
     if config.checkpoint.keep is not None and config.checkpoint.every_steps is None:
         raise no_effect(
             "checkpoint.keep",

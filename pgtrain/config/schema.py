@@ -183,6 +183,14 @@ class MonitorConfig:
     log_every: int | None = setting(
         None, "iterations between two entries of the log files; null: about 1000 entries in a run", low=1
     )
+    gradient: str = setting(
+        "norm",
+        "what is told of the gradient: its norm, or full (variance, SNR, noise scale, directions, layers)",
+        choices=("norm", "full"),
+    )
+    gradient_every: int | None = setting(
+        None, "iterations between two measurements; null: as often as takes 3 % of the time", low=1
+    )
 
 
 @dataclass
