@@ -27,6 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pgtrain.learning import layer_gradients
 from pgtrain.learning.sample_blocks import Blocks
 from pgtrain.learning.score_capture import LogProb
 
@@ -135,7 +136,7 @@ def products(
     out = obs.new_zeros(call.results, k, k, dtype=call.dtype)
     for index, rows, factor in call.weighted(lambda length: 2 * (k * length) ** 2, weights):
         if rows:
-            out[index] = torch.stack([r.products(factor) for r in rows]).sum(0)
+            out[index] = layer_gradients.products(rows, factor)
     return out
 
 

@@ -138,7 +138,7 @@ class Blocks:
             stop = start + max(1, self.memory_limit // max(cost, 1))
             stop = min(stop, len(known))
             # what is padded is paid for by its square; what is parted by a pass of its own
-            while stop > start + 1 and known[stop - 1] * (4 if stop - start <= FEW else 1.5) < longest:
+            while stop > start + 1 and known[stop - 1] * (8 if stop - start <= FEW else 1.5) < longest:
                 stop -= 1
             yield order[start:stop]
             start = stop
