@@ -237,7 +237,7 @@ def test_a_study_ends_in_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[
     pytest.importorskip("matplotlib")
     folder = tmp_path / "study"
     code = cli.main([
-        "+experiment=study/baselines", "advantage/baseline=mean,optimal", "seed=0,1", "total_steps=1500",
+        "+experiment=study/baselines", "advantage/baseline=mean,optimal", "seed=0,1", "total_steps=900",
         "eval.episodes=8", f"hydra.sweep.dir={folder}",
     ])  # fmt: skip
     assert code == 0 and "report.md" in capsys.readouterr().out

@@ -61,6 +61,7 @@ class Blocks:
         return cls(scorer, obs, action, episode, weight, memory_limit, dtype)
 
     def __post_init__(self) -> None:
+        self.held: list[Rows] = []
         if self.episode is not None:
             used = self.episode[self.episode >= 0]
             self.lengths = used.bincount() if len(used) else used.new_zeros(0)  # [E]
@@ -150,6 +151,13 @@ class Blocks:
         there = step < lengths[:, None]  # [e, L]
         at = torch.where(there, self.starts[index, None] + step, 0)
         chosen = self.order[at]  # [e, L] rows of the batch
+        factor = torch.where(there, weights[:, chosen], 0).transpose(0, 1)
+        if (
+            2 * len(self.order) * self.bytes_a_row <= self.memory_limit
+        ):  # one pass through the policy serves all parts
+            if not self.held:
+                self.held = self.rows_of(self.obs[self.order], self.action[self.order])
+            return self.held, at, factor
         local = torch.where(there, (there.flatten().cumsum(0) - 1).view_as(there), 0)
         rows = self.rows_of(self.obs[chosen[there]], self.action[chosen[there]])
-        return rows, local, torch.where(there, weights[:, chosen], 0).transpose(0, 1)
+        return rows, local, factor
