@@ -125,7 +125,7 @@ def test_a_recipe_runs_and_leaves_a_complete_record(tmp_path: Path, recipe: str,
     absent = NEVER | FULL | of_other_updates(composed.config) | (DISCRETE if env == "discrete" else set())
     absent |= set() if composed.config.reward.scaling == "running_std" else {"reward/scale"}
     still = STILL | (
-        {"advantage/min", "advantage/max"} if recipe == "reinforce-none" else set()
+        {"advantage/min", "advantage/max"} if recipe in ("reinforce-none", "reinforce-parameter") else set()
     )  # returns of 1 and 12 steps
     for metric in METRICS:
         if metric.section == "Result":
