@@ -9,7 +9,7 @@ from pgtrain.config.schema import Config, NaturalConfig, RecurrentConfig, has_cr
 from pgtrain.config.update_checks import minibatch_size
 
 # What works on one sample at a time has no gradient through time
-ONE_STEP = {"advantage/baseline": ("optimal",), "update": ("pathwise",)}
+ONE_STEP = {"advantage/baseline": "optimal", "update": "pathwise", "monitor.gradient": "full"}
 
 
 def settle_memory(config: Config) -> None:
@@ -65,9 +65,10 @@ def _check_learners(config: Config, kind: str) -> None:
     chosen = {
         "advantage/baseline": getattr(getattr(config.advantage, "baseline", None), "name", None),
         "update": config.update.name,
+        "monitor.gradient": config.monitor.gradient,
     }
     for key, name in chosen.items():
-        if name in ONE_STEP[key]:
+        if name == ONE_STEP[key]:
             raise ConfigError(
                 f"{key}={name} works on single steps and would leave out the gradient through time of {kind}: use "
                 f"policy/memory=none, or another {key}",

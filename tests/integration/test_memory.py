@@ -193,6 +193,16 @@ def test_a_network_of_ones_own_is_refused_in_a_config_of_yaml_too() -> None:
         memory_checks.check_memory(cfg)
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [["advantage/baseline=optimal"], ["advantage/baseline=optimal", "advantage.baseline.scope=parameter"],
+     ["monitor.gradient=full"], ["algo=ppo", "monitor.gradient=full"]],
+)  # fmt: skip
+def test_statistics_of_single_steps_are_refused(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r" works on single steps .* policy/memory=gru"):
+        compose(["policy/memory=gru", *overrides])
+
+
 @pytest.mark.parametrize(("group", "name"), [("update", "pathwise"), ("advantage/baseline", "optimal")])
 def test_what_works_on_single_steps_is_refused(group: str, name: str) -> None:
     cfg = configure(policy={"memory": {"name": "gru"}}, collect={"unit": "episodes"})
