@@ -77,9 +77,8 @@ class Runner:
     value_clip: Schedule | None = None
     health: NoHealth = field(default_factory=NoHealth)  # measures the gradient now and then
     recompute_advantages: bool = False  # values and advantages anew before each epoch but the first
-    to_batch: Callable[[Rollout, float | None], Batch] = (
-        flatten  # rows, or sequences for a policy with memory
-    )
+    # rows, or sequences for a policy with memory
+    to_batch: Callable[[Rollout, float | None], Batch] = flatten
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
     progress: Progress = field(default_factory=Progress)
