@@ -95,7 +95,7 @@ def test_a_preset_starts(name: str, tmp_path: Path) -> None:
     )
     assert summary["iterations"] >= 1
     assert summary["skipped_updates"] == 0
-    kind = "categorical" if not hasattr(result.policy, "squashed") else config.policy.distribution.name
+    kind = "categorical" if result.policy.log_std is None else config.policy.distribution.name
     assert result.policy.distribution.name == kind
 
 
