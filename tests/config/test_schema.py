@@ -501,6 +501,7 @@ def test_every_option_of_the_schema_has_a_file() -> None:
         "optim",
         "optim/lr",
         "policy/distribution",
+        "policy/memory",
         "update",
     )
     inner = ("update/clip", "update/value_loss", "update/kl_guard", "update/step")
