@@ -245,14 +245,16 @@ def test_skips_in_a_row_are_counted_over_minibatches_and_iterations(tmp_path: Pa
 def test_an_overflowing_gradient_is_named_by_its_tensors(tmp_path: Path) -> None:
     cfg = configure(num_envs=2, horizon=10, total_steps=20, **critic_only())
     runner, log = make_runner(cfg, tmp_path, scripted([[4], [6]]))
-    source = runner.update.source
+    pipeline: Any = runner.update.pipeline  # pyright: ignore
+    source = pipeline.source
 
-    def broken(batch: Any, coefficients: Any) -> Any:
-        stats = source(batch, coefficients)
+    def broken(*arguments: Any) -> Any:
+        stats = source(*arguments)
         runner.update.flat.grad[runner.update.flat.slices["network.actor.0.bias"]] = torch.inf
         return stats
 
-    runner.update.source = broken  # pyright: ignore
+    broken.gradient = source.gradient  # pyright: ignore
+    pipeline.source = broken
     runner.run()
     assert "the gradient of network.actor.0.bias" in log.messages[0][1]
 
