@@ -16,11 +16,11 @@ from pgtrain.rollout import Rollout
 
 def experience_metrics(batch: Batch, critic: bool) -> dict[str, Tensor]:
     """Advantages as estimated (before any normalisation) and the critic that they were estimated with."""
-    columns = [batch.advantage, batch.value, batch.value_target]
-    x = torch.stack(
-        [statistics.double(column) for column in columns]
-    )  # [3, B]: all numbers from a few passes
-    mean, spread = x.mean(1), x.std(1)  # of a single row: nan
+    read = (batch.advantage, batch.value, batch.value_target)
+    advantage, value, target = (statistics.double(column) for column in read)
+    x = torch.stack([advantage, value, target, target - value])  # [4, B]: all numbers from a few passes
+    mean = x.mean(1)
+    variance = (x - mean[:, None]).square().sum(1) / (x.shape[1] - 1)  # of a single row: nan
     low, high = torch.aminmax(x, dim=1)
     metrics = {
         "advantage/mean": mean[0],
