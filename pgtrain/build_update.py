@@ -12,6 +12,7 @@ from pgtrain.config import schema
 from pgtrain.config.update_checks import minibatch_size
 from pgtrain.learning import kl_guard, losses
 from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop
+from pgtrain.learning.host.natural import make_model
 from pgtrain.learning.host.pipeline import make_pipeline
 from pgtrain.learning.natural_gradient import FixedStep, LineSearch, NaturalUpdate, StepRule
 from pgtrain.learning.optimizers import SGD, Adam, Optimizer, RMSprop
@@ -83,15 +84,17 @@ def _natural(
             max_grad_norm=cfg.optim.max_grad_norm,
             pipeline=make_pipeline(source, flat, optimizer, cfg.optim.max_grad_norm),
         )
+    actor_loss = ActorLoss(losses.Surrogate(u.mean_over), cfg.advantage.normalize)
     return NaturalUpdate(
         policy,
         flat,
-        ActorLoss(losses.Surrogate(u.mean_over), cfg.advantage.normalize),
+        actor_loss,
         _step_rule(u.step),
         critic,
         damping=u.damping,
         cg_iterations=u.cg_iterations,
         cg_tolerance=u.cg_tolerance,
+        model=make_model(policy, flat, actor_loss),
     )
 
 

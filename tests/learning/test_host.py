@@ -13,10 +13,18 @@ from gymnasium import spaces
 
 from pgtrain.learning import losses
 from pgtrain.learning.batch import Batch, Coefficients
-from pgtrain.learning.gradients import Backprop, CriticBackprop
+from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop
+from pgtrain.learning.host.natural import make_model
 from pgtrain.learning.host.pipeline import HostPipeline, make_pipeline
 from pgtrain.learning.host.rules import make_rule
 from pgtrain.learning.host.source import make_source, to_rows
+from pgtrain.learning.natural_gradient import (
+    AutogradActor,
+    FixedStep,
+    LineSearch,
+    NaturalUpdate,
+    actor_parameters,
+)
 from pgtrain.learning.optimizers import SGD, Adam, RMSprop
 from pgtrain.learning.updates import TorchPipeline, Update
 from pgtrain.policies.actor_critic import ActorCritic
@@ -49,7 +57,12 @@ TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
 
 
 def moved(
-    space: str = "discrete", rows: int = 40, seed: int = 0, popart: bool = False, **settings: Any
+    space: str = "discrete",
+    rows: int = 40,
+    seed: int = 0,
+    popart: bool = False,
+    apart: float = 0.2,
+    **settings: Any,
 ) -> tuple[ActorCritic, Batch]:
     """A policy, and rows collected by one that differs from it; values, targets and weights at random."""
     generator = torch.Generator().manual_seed(seed)
@@ -62,7 +75,7 @@ def moved(
     inputs = torch.randn(rows, 3, generator=generator)
     with torch.no_grad():
         params, value = policy(inputs)
-        params = params + 0.2 * torch.randn(params.shape, generator=generator)
+        params = params + apart * torch.randn(params.shape, generator=generator)
         action = policy.distribution.sample(params, generator)
         log_prob = policy.distribution.log_prob(params, action)
     noise = torch.randn(4, rows, generator=generator)
@@ -311,3 +324,47 @@ def test_what_has_no_formula_goes_by_torch() -> None:
     )
     assert make_source(source) is None
     assert make_source(_sourced(policy, flat)) is not None
+
+
+@pytest.mark.parametrize(
+    ("hidden", "activation"), [((8, 6), "tanh"), ((), "tanh"), ((7,), "silu"), ((5, 6, 7), "elu")]
+)
+@pytest.mark.parametrize("space", SPACES)
+def test_fisher_products_are_those_of_the_kl_differentiated_twice(
+    space: str, hidden: tuple[int, ...], activation: str
+) -> None:
+    policy, batch = in_dtype(*moved(space, hidden=hidden, activation=activation), torch.float64)
+    batch.weight[3] = 0.25
+    flat = FlatParameters(policy)
+    loss = ActorLoss(losses.Surrogate(), normalize_advantage=True)
+    host = make_model(policy, flat, loss)
+    assert host is not None
+    torchs = AutogradActor(policy, actor_parameters(policy, flat), loss)
+    for model in (host, torchs):
+        model.gradient(batch, COEFFICIENTS)
+    expected, got = torchs.fisher(batch, 0.1), host.fisher(batch, 0.1)
+    for seed in range(3):
+        v = torch.randn(host.size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        assert torch.allclose(got(v), expected(v), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("rule", [LineSearch(), FixedStep(0.1)])
+@pytest.mark.parametrize("space", SPACES)
+def test_a_natural_step_is_the_same_by_formula(space: str, rule: Any) -> None:
+    found = []
+    for by_formula in (False, True):
+        policy, batch = in_dtype(*moved(space, rows=60, apart=0.0), torch.float64)
+        flat = FlatParameters(policy)
+        loss = ActorLoss(losses.Surrogate(), normalize_advantage=True)
+        model = make_model(policy, flat, loss) if by_formula else None
+        assert not by_formula or model is not None
+        update = NaturalUpdate(policy, flat, loss, rule, None, cg_iterations=10, model=model)
+        before = flat.data.clone()
+        results = [update(batch, COEFFICIENTS) for _ in range(3)]
+        assert (flat.data - before).abs().max() > 1e-3
+        found.append((flat.data, results))
+    assert torch.allclose(found[0][0], found[1][0], rtol=0, atol=1e-9)
+    for expected, got in zip(found[0][1], found[1][1], strict=True):
+        assert expected.stats.keys() == got.stats.keys()
+        for name, x in expected.stats.items():
+            assert float(got.stats[name]) == pytest.approx(float(x), rel=1e-6, nan_ok=True), name

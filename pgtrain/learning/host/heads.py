@@ -31,6 +31,17 @@ class Head(Protocol):
 
     def backward(self, d_log_prob: Array, d_entropy: Array | None, d_kl: Array | None) -> Array: ...
 
+    def params(self) -> Array:
+        """The distribution parameters [B, P]."""
+        ...
+
+    def fisher(self, change: Array, direction: Array, share: Array, into: Array) -> Array:
+        """Fisher information × a change of the actor's output [B, A], rows weighed by `share` [B].
+
+        `direction` and `into` are flat vectors [P]: the same for parameters that belong to no layer.
+        """
+        ...
+
 
 class CategoricalHead:
     """π = softmax(z):  ∂log π(a)/∂z = 1_a − π,   ∂H/∂z = −π (log π + H),   ∂KL(old ‖ π)/∂z = π − old."""
@@ -39,6 +50,7 @@ class CategoricalHead:
         pass
 
     def evaluate(self, output: Array, action: Array) -> tuple[Array, Array]:
+        self.output = output
         self.log_p, self.p = log_softmax(output)
         self.flat_index = np.arange(len(action)) * output.shape[1] + action
         self.entropy = -np.einsum("bk,bk->b", self.p, self.log_p)
@@ -57,6 +69,16 @@ class CategoricalHead:
             d += d_kl[:, None] * (self.p - self.old_p)
         return d
 
+    def params(self) -> Array:
+        return self.output
+
+    def fisher(self, change: Array, direction: Array, share: Array, into: Array) -> Array:
+        """(diag π − π πᵀ) dz."""
+        weighed = self.p * change
+        weighed -= self.p * weighed.sum(-1, keepdims=True)
+        weighed *= share[:, None]
+        return weighed
+
 
 class GaussianHead:
     """μ = output (tanh of it where squashed), σ = exp(clamp(log_std)), z = (a − μ)/σ:
@@ -72,8 +94,8 @@ class GaussianHead:
         self.low, self.high = policy.log_std_min, policy.log_std_max
         squashed = policy.squashed.numpy()
         self.squashed = squashed.copy() if squashed.any() else None
-        self.free = flat.data[flat.slices["log_std"]].numpy()
-        self.gradient = flat.grad[flat.slices["log_std"]].numpy()
+        self.part = flat.slices["log_std"]
+        self.free, self.gradient = flat.data[self.part].numpy(), flat.grad[self.part].numpy()
 
     def evaluate(self, output: Array, action: Array) -> tuple[Array, Array]:
         self.mean = output if self.squashed is None else np.where(self.squashed, np.tanh(output), output)
@@ -102,13 +124,29 @@ class GaussianHead:
         if d_kl is not None:
             d_mean += d_kl[:, None] * self.shift * self.inverse
             d_log_std += d_kl @ (1 - self.ratio - self.shift**2)
-        inside = (self.free >= self.low) & (
-            self.free <= self.high
-        )  # the clamp has no gradient beyond its limits
-        np.multiply(d_log_std, inside, out=self.gradient)
+        np.multiply(d_log_std, self._inside(), out=self.gradient)
+        return self._through_tanh(d_mean)
+
+    def params(self) -> Array:
+        return np.concatenate([self.mean, np.broadcast_to(self.log_std, self.mean.shape)], -1)
+
+    def fisher(self, change: Array, direction: Array, share: Array, into: Array) -> Array:
+        """dμ/σ² and, for log σ, 2 dlog σ."""
+        np.multiply(direction[self.part], 2 * self._inside() * share.sum(), out=into[self.part])
+        change = self._through_tanh(change)
+        change *= self.inverse**2
+        change *= share[:, None]
+        return self._through_tanh(change)
+
+    def _inside(self) -> Array:
+        """Whether log_std is within its limits: beyond them the clamp has no gradient, [A]."""
+        return (self.free >= self.low) & (self.free <= self.high)
+
+    def _through_tanh(self, d: Array) -> Array:
+        """d times ∂μ/∂output, in place."""
         if self.squashed is not None:
-            d_mean *= np.where(self.squashed, 1 - self.mean * self.mean, 1)
-        return d_mean
+            d *= np.where(self.squashed, 1 - self.mean * self.mean, 1)
+        return d
 
 
 HEADS: dict[type, Callable[[ActorCritic, FlatParameters], Head]] = {

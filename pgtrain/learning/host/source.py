@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from pgtrain.learning.batch import Batch, Coefficients
-from pgtrain.learning.gradients import Backprop, CriticBackprop, CriticLoss, Source
+from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop, CriticLoss, Source
 from pgtrain.learning.host.heads import HEADS, Head
-from pgtrain.learning.host.losses import POLICY_LOSSES, VALUE_LOSSES, Rows
+from pgtrain.learning.host.losses import POLICY_LOSSES, VALUE_LOSSES, PolicyTerm, Rows
 from pgtrain.learning.host.network import BOTH, CRITIC, HostMLP, plan
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.parameters import FlatParameters
@@ -36,7 +36,7 @@ class HostSource(Protocol):
 
 def make_source(source: Source) -> HostSource | None:
     """The twin of a `Backprop` or `CriticBackprop`; None where a part of it has no formula here."""
-    if not isinstance(source, Backprop | CriticBackprop) or not _has_formulas(source.policy, source.flat):
+    if not isinstance(source, Backprop | CriticBackprop) or not has_formulas(source.policy, source.flat):
         return None
     if type(source.critic.value_loss) not in VALUE_LOSSES:
         return None
@@ -45,7 +45,7 @@ def make_source(source: Source) -> HostSource | None:
     return PolicyGradient(source) if type(source.actor.policy_loss) in POLICY_LOSSES else None
 
 
-def _has_formulas(policy: ActorCritic, flat: FlatParameters) -> bool:
+def has_formulas(policy: ActorCritic, flat: FlatParameters) -> bool:
     return (
         type(policy) is ActorCritic
         and flat.data.device.type == "cpu"
@@ -63,25 +63,15 @@ class PolicyGradient:
         self.source = source
         self.gradient = flat.grad.numpy()
         self.network = HostMLP(policy.network, flat)
-        self.head: Head = HEADS[type(policy.distribution)](policy, flat)
+        self.actor = Actor(policy, flat, source.actor)
         self.critic = _Critic(source.critic) if policy.has_critic else None
 
     def __call__(self, rows: Rows, coefficients: Coefficients) -> dict[str, float]:
         rows, share = counted(rows)
         output, value = self.network.forward(rows.inputs, BOTH)
         assert output is not None
-        log_prob, entropy = self.head.evaluate(output, rows.action)
-        actor = self.source.actor
-        advantage = normalize(rows.advantage, rows.weight) if actor.normalize else rows.advantage
-        formula = POLICY_LOSSES[type(actor.policy_loss)]
-        term = formula(
-            actor.policy_loss, self.head, log_prob, advantage * rows.discount, rows, share, coefficients
-        )
-        mean_entropy = float(share @ entropy)
-        loss, coef = term.loss - coefficients.entropy_coef * mean_entropy, coefficients.entropy_coef
-        d_output = self.head.backward(term.d_log_prob, -coef * share if coef else None, term.d_kl)
-        stats = term.stats | {"loss/actor": term.loss, "policy/entropy": mean_entropy}
-        d_value = None
+        loss, term, stats = self.actor(output, rows, share, coefficients)
+        d_output, d_value = self.actor.backward(term, share, coefficients), None
         if self.critic is not None:
             assert value is not None
             critic, d_value = self.critic(value, rows, share, coefficients, stats)
@@ -90,6 +80,31 @@ class PolicyGradient:
         self.network.backward(d_output, d_value)
         stats["loss"] = loss
         return stats
+
+
+class Actor:
+    """As `ActorLoss`: policy loss − entropy_coef · mean entropy, from the actor's output."""
+
+    def __init__(self, policy: ActorCritic, flat: FlatParameters, loss: ActorLoss) -> None:
+        self.loss = loss
+        self.head: Head = HEADS[type(policy.distribution)](policy, flat)
+
+    def __call__(
+        self, output: Array, rows: Rows, share: Array, coefficients: Coefficients
+    ) -> tuple[float, PolicyTerm, dict[str, float]]:
+        policy_loss = self.loss.policy_loss
+        log_prob, entropy = self.head.evaluate(output, rows.action)
+        advantage = normalize(rows.advantage, rows.weight) if self.loss.normalize else rows.advantage
+        formula = POLICY_LOSSES[type(policy_loss)]
+        term = formula(policy_loss, self.head, log_prob, advantage * rows.discount, rows, share, coefficients)
+        mean_entropy = float(share @ entropy)
+        stats = term.stats | {"loss/actor": term.loss, "policy/entropy": mean_entropy}
+        return term.loss - coefficients.entropy_coef * mean_entropy, term, stats
+
+    def backward(self, term: PolicyTerm, share: Array, coefficients: Coefficients) -> Array:
+        """dL/d(actor's output)."""
+        coef = coefficients.entropy_coef
+        return self.head.backward(term.d_log_prob, -coef * share if coef else None, term.d_kl)
 
 
 class CriticGradient:
