@@ -108,7 +108,7 @@ _ALL = [
         5,
         1,
         None,
-        steps=80_000,
+        steps=200_000,
         peer_steps=8000,
         lr=7e-4,
         extra=(

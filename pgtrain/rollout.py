@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.actors import Actor
+from pgtrain.policies.actors import Actor, make_value
 from pgtrain.types import HostEnv, Step
 
 
@@ -135,6 +135,7 @@ class Collector:
         self.env, self.policy, self.actor = env, policy, actor
         self.device = next(policy.parameters()).device
         self.storage = _Storage(env, actor, policy, rows)
+        self.value = make_value(policy)
         self.obs = env.reset(seed)
         n = env.num_envs
         self.partial_return = np.zeros(n)  # of the episode under way
@@ -196,7 +197,7 @@ class Collector:
         last_inputs = policy.prepare(self._tensor(self.obs))
         value = next_value = None
         if policy.has_critic:
-            value, next_value = true_values(policy.value, inputs, last_inputs, final_inputs, final_index)
+            value, next_value = true_values(self.value, inputs, last_inputs, final_inputs, final_index)
         reward = self._tensor(s.reward[:steps])
         rollout = Rollout(
             obs=self._tensor(s.obs[:steps]),

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from pgtrain.config.compose import compose
 from pgtrain.monitor.dashboard import legend_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,9 @@ def test_a_benchmark_explains_itself(script: str, option: str) -> None:
     assert option in done.stdout
 
 
-def test_speed_is_shown_as_ratios_to_the_peer_and_the_limit_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_is_shown_as_ratios_to_the_peer_and_the_limit_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     throughput = load("throughput")
     split = {"collect": 0.5, "estimate": 0.1, "update": 0.35, "log": 0.05}
@@ -83,10 +86,12 @@ def test_speed_is_shown_as_ratios_to_the_peer_and_the_limit_beside_it(monkeypatc
     assert "| A2C CartPole, 8 × 5 | – | 0.40" in alone
 
 
-def test_both_sides_of_a_scenario_get_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scenarios_are_settings_that_pgtrain_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     scenarios = load("scenarios").SCENARIOS
     assert {"ppo-cartpole", "ppo-cartpole-1env", "ppo-cheetah-mb64", "ppo-cheetah-mb512"} <= scenarios.keys()
     for scenario in scenarios.values():
-        config = checked(compose_tree(scenario.overrides))
-        assert config.config.policy.hidden == [64, 64] and config.config.optim.lr.value == scenario.lr
+        config = compose(scenario.overrides).config
+        assert config.policy.hidden == [64, 64] and config.optim.lr.value == scenario.lr
+        if config.algo == "ppo":
+            assert (config.update.epochs, config.horizon) == (scenario.epochs, scenario.horizon)  # pyright: ignore
