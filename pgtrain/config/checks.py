@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from pgtrain.config.errors import ConfigError, no_effect
 from pgtrain.config.schema import (
     AdvantageConfig,
+    BetaConfig,
     Config,
     MonteCarloConfig,
     NStepConfig,
     StateDependentConfig,
+    TanhGaussianConfig,
     ValueBaselineConfig,
     has_critic,
 )
@@ -50,6 +52,9 @@ def settle(config: Config) -> Config:
     config.update = settle_update(config)
     if has_critic(config) and config.policy.normalize_value is None:
         config.policy = replace(config.policy, normalize_value="running")
+    if config.policy.mean is None and not isinstance(config.policy.distribution, BetaConfig):
+        squashes = isinstance(config.policy.distribution, TanhGaussianConfig)
+        config.policy = replace(config.policy, mean="identity" if squashes else "tanh")
     if config.policy.ortho_init and config.policy.last_layer_gain is None:
         config.policy = replace(config.policy, last_layer_gain=LAST_LAYER_GAIN)
     if config.reward.scaling != "none" and config.reward.clip is None:
@@ -159,6 +164,14 @@ def _check_policy(config: Config) -> None:
             "with policy.ortho_init=false",
             "use policy.ortho_init=true, or leave it out",
         )
+    if isinstance(policy.distribution, TanhGaussianConfig) and policy.mean == "tanh":
+        raise ConfigError(
+            "policy.mean=tanh with policy/distribution=tanh_gaussian would squash twice, and the bounds would be out "
+            "of the mean's reach: use policy.mean=identity, or leave it out",
+            "policy.mean",
+        )
+    if isinstance(policy.distribution, BetaConfig) and policy.mean is not None:
+        raise no_effect("policy.mean", policy.mean, "with policy/distribution=beta", "leave it out")
     if isinstance(policy.distribution, StateDependentConfig) and policy.distribution.sample_freq == 0:
         raise ConfigError(
             "policy.distribution.sample_freq=0: must be a whole number of at least 1, or -1 for one draw a rollout",
