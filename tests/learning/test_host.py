@@ -28,6 +28,7 @@ from pgtrain.learning.natural_gradient import (
 from pgtrain.learning.optimizers import SGD, Adam, RMSprop
 from pgtrain.learning.updates import TorchPipeline, Update
 from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.policies.masks import Masked, MaskedNetwork
 from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from tests.support import box, make_policy
@@ -324,6 +325,11 @@ def test_what_has_no_formula_goes_by_torch() -> None:
     )
     assert make_source(source) is None
     assert make_source(_sourced(policy, flat)) is not None
+    plain = make_policy(3)
+    masked = ActorCritic(MaskedNetwork(plain.network, 3), Masked(plain.distribution), None)  # pyright: ignore
+    flat = FlatParameters(masked)
+    assert make_source(_sourced(masked, flat)) is None
+    assert make_model(masked, flat, ActorLoss(losses.Surrogate(), False)) is None
 
 
 @pytest.mark.parametrize(
