@@ -23,7 +23,7 @@ from pgtrain.learning.updates import Update, UpdateResult
 from pgtrain.monitor.diagnostics import experience_metrics, locate_non_finite, policy_metrics
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.normalizer import RewardScaler
+from pgtrain.policies.normalizer import RewardScaler, RewardSign
 from pgtrain.rollout import Collector, Episodes, Rollout, revalue
 from pgtrain.types import TrainingError
 
@@ -64,7 +64,7 @@ class Runner:
     plan: Plan
     policy: ActorCritic
     collector: Collector
-    reward_scaler: RewardScaler | None
+    reward_scaler: RewardScaler | RewardSign | None
     estimator: Estimator
     update: Update | NaturalUpdate
     learning_rate: Schedule

@@ -21,7 +21,7 @@ from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.rollout import Rollout
 from pgtrain.runner import Runner
-from pgtrain.types import Step
+from pgtrain.types import Leaf, Step
 
 ENVS = "tests.envs_for_tests:Test/{}-v0"
 
@@ -148,8 +148,8 @@ class ScriptedEnv:
     `log[n]` has every real transition.
     """
 
-    obs_dim, obs_dtype, env_id, max_episode_steps = 3, np.float32, "Scripted", None
-    obs_is_float_box = True
+    obs_dim, obs_dtype, env_id, max_episode_steps, mask_dim = 3, np.float32, "Scripted", None, 0
+    layout = (Leaf("", "vector", 0, 3, (3,), standardize=True),)
 
     def __init__(
         self,

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from pgtrain.policies.distributions import Distribution
 from pgtrain.policies.networks import MLP
-from pgtrain.policies.normalizer import RunningMoments, Standardizer
 
 
 class Masked:
@@ -83,23 +82,3 @@ class MaskedNetwork(nn.Module):
     def critic_numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
         forward = self.inner.critic_numpy()
         return None if forward is None else lambda x: forward(x[..., : self.obs_dim])
-
-
-class LeadingMoments(RunningMoments):
-    """Running moments of the first D columns; the `rest` last ones (a mask) are neither counted nor changed."""
-
-    def __init__(self, dim: int, rest: int) -> None:
-        super().__init__(dim)
-        self.dim, self.rest = dim, rest
-
-    def update(self, x: Tensor, weight: Tensor | None = None) -> None:
-        super().update(x[..., : self.dim], weight)
-
-    @torch.no_grad()
-    def frozen(self) -> Standardizer:
-        shift, scale, limit = super().frozen()
-        return Standardizer(
-            torch.cat([shift, shift.new_zeros(self.rest)]),
-            torch.cat([scale, scale.new_ones(self.rest)]),
-            limit,
-        )

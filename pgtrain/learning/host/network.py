@@ -67,9 +67,9 @@ class HostMLP:
     Raises: ValueError if `plan` gives None.
     """
 
-    def __init__(self, network: MLP, flat: FlatParameters, prefix: str = "network.") -> None:
+    def __init__(self, network: nn.Module, flat: FlatParameters, prefix: str = "network.") -> None:
         activation = plan(network)
-        if activation is None:
+        if activation is None or not isinstance(network, MLP):
             raise ValueError("no closed formulas for this network")
         self.activation = activation
         self.network, self.flat, self.prefix = network, flat, prefix
