@@ -1,11 +1,16 @@
-"""Training speed on CartPole: env steps per CPU second, where the time goes, and the env alone beside it.
+"""Training speed: env steps per CPU second, where the time goes, and beside it what the machine allows and a peer.
 
-    python benchmarks/throughput.py [--steps 200000] [--repeats 5] [--write-readme]
+    python benchmarks/throughput.py [--scenarios ppo-cartpole,…] [--repeats 3] [--scale 1.0]
+                                    [--peer-python PATH] [--write-readme]
 
-Every repetition measures the env alone, REINFORCE and A2C one after the other, so that a drift of the machine
-meets all of them alike; the medians over the repetitions and their ratios to the env alone are shown. CPU seconds
-are those of the process around the training loop: imports and set-up are out, the record on disk is in. One torch
-thread.
+Each scenario is measured in rounds: the limit, pgtrain and, if a Python with Stable-Baselines3 (and sb3-contrib) is
+named or this one has them, the peer, one after the other, so that a drift of the machine meets all alike. Ratios are
+medians over the rounds of paired measurements. One thread each; CPU seconds are those of the training call: imports
+and set-up are out, what the tool itself logs is in. Settings are the same on both sides (`scenarios.py`).
+
+The limit is what would be left without any framework: the env alone with random actions, acting by NumPy products,
+and hand-written NumPy minibatches of the same shape and number (`limit.py`). It leaves out storing, advantages,
+statistics and logs.
 """
 
 from __future__ import annotations
@@ -15,132 +20,134 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-NUM_ENVS, HORIZON = 8, 128
-RUNS = {
-    "reinforce": ["algo=reinforce", f"num_envs={NUM_ENVS}"],  # whole episodes, one of each env an iteration
-    "a2c": ["algo=a2c", f"num_envs={NUM_ENVS}", f"horizon={HORIZON}"],
-}
+from scenarios import SCENARIOS, Scenario  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
 PHASES = ("collect", "estimate", "update", "log")
-COMMON = ["env=CartPole-v1", "eval.episodes=0", "monitor.terminal=none", "device=cpu"]
+COMMON = ["eval.episodes=0", "monitor.terminal=none", "device=cpu"]
 
 
-@dataclass
-class Measurement:
-    """One repetition: env steps, CPU seconds, and the share of wall time in each phase."""
-
-    steps: int
-    cpu_seconds: float
-    split: dict[str, float]
-
-    @property
-    def speed(self) -> float:
-        return self.steps / self.cpu_seconds
-
-
-def measure_env(steps: int, seed: int) -> Measurement:
-    """The vector env by itself with random actions, drawn beforehand."""
-    import numpy as np
-
-    from pgtrain.envs.vector import make_vector_env
-
-    env = make_vector_env("CartPole-v1", NUM_ENVS)
-    rounds = steps // NUM_ENVS
-    actions = np.random.default_rng(seed).integers(0, 2, (rounds, NUM_ENVS))
-    env.reset(seed)
-    start = time.process_time()
-    for action in actions:
-        env.step(action)
-    seconds = time.process_time() - start
-    env.close()
-    return Measurement(rounds * NUM_ENVS, seconds, {})
-
-
-def measure_training(overrides: list[str], steps: int, seed: int) -> Measurement:
-    """A whole training run through the public API."""
+def measure_pgtrain(scenario: Scenario, steps: int, seed: int) -> dict[str, Any]:
+    """A whole training run through the public API: µs per env step, and of which phase."""
     import pgtrain
 
-    result = pgtrain.train(*overrides, *COMMON, f"total_steps={steps}", f"seed={seed}")
+    result = pgtrain.train(*scenario.overrides, *COMMON, f"total_steps={steps}", f"seed={seed}")
     rows = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
     spent = {phase: sum(row.get(f"time/{phase}") or 0.0 for row in rows) for phase in PHASES}
     total = sum(spent.values())
-    split = {phase: seconds / total for phase, seconds in spent.items()}
-    return Measurement(result.summary["steps"], result.summary["cpu_seconds"], split)
+    micro = 1e6 * result.summary["cpu_seconds"] / result.summary["steps"]
+    return {"us": micro} | {phase: seconds / total for phase, seconds in spent.items()}
 
 
-def measure_all(steps: int, repeats: int) -> dict[str, list[Measurement]]:
-    """Interleaved repetitions, after one short run of each that is not counted (lazy imports, caches)."""
-    import torch
+def measure_peer(python: str, scenario: Scenario, steps: int, seed: int) -> dict[str, Any] | None:
+    """The peer's µs per env step, in a process of its own; None where it has no such algorithm."""
+    if scenario.peer is None:
+        return None
+    command = [python, str(HERE / "peer_sb3.py"), scenario.name, str(steps), str(seed)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]
+    if run.returncode or not lines:
+        sys.exit(f"the peer failed on {scenario.name}:\n{run.stderr[-2000:]}")
+    return json.loads(lines[-1].removeprefix("RESULT "))
 
-    torch.set_num_threads(1)
-    measure_env(20_000, seed=0)
-    for overrides in RUNS.values():
-        measure_training(overrides, 4096, seed=0)
-    found: dict[str, list[Measurement]] = {"env alone": [], **{name: [] for name in RUNS}}
+
+def measure(scenario: Scenario, repeats: int, scale: float, peer: str | None) -> dict[str, list[Any]]:
+    """Rounds of limit, pgtrain and peer; a short run of pgtrain before them is not counted (lazy imports, caches)."""
+    from limit import measure_limit
+
+    steps = int(scenario.steps * scale)
+    measure_pgtrain(scenario, scenario.warm_up, seed=0)
+    found: dict[str, list[Any]] = {"limit": [], "pgtrain": [], "peer": []}
     for seed in range(1, repeats + 1):
-        found["env alone"].append(measure_env(steps, seed))
-        for name, overrides in RUNS.items():
-            found[name].append(measure_training(overrides, steps, seed))
-        print(
-            "  ".join(f"{name} {runs[-1].speed:,.0f}" for name, runs in found.items()),
-            "steps/CPU-s",
-            flush=True,
-        )
+        found["limit"].append(measure_limit(scenario, seed))
+        found["pgtrain"].append(measure_pgtrain(scenario, steps, seed))
+        if peer is not None and scenario.peer is not None:
+            found["peer"].append(measure_peer(peer, scenario, int(scenario.peer_steps * scale), seed))
+        shown = {name: round(1e6 / runs[-1]["us"]) for name, runs in found.items() if runs}
+        print(f"{scenario.name}, round {seed}: {shown} env steps per CPU second", flush=True)
     return found
 
 
-def table(found: dict[str, list[Measurement]], steps: int) -> str:
-    """Markdown. The ratio is the median over repetitions of speed / speed of the env alone beside it."""
+def row(scenario: Scenario, found: dict[str, list[Any]]) -> str:
+    def ratio(other: str) -> str:
+        pairs = zip(found[other], found["pgtrain"], strict=True)
+        ratios = sorted(theirs["us"] / ours["us"] for theirs, ours in pairs)
+        return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} … {ratios[-1]:.2f})"
+
+    ours, limit = found["pgtrain"], found["limit"]
+    speed = 1e6 / statistics.median(run["us"] for run in ours)
+    split = " / ".join(f"{100 * statistics.median(run[phase] for run in ours):.0f} %" for phase in PHASES)
+    parts = [statistics.median(run[part] for run in limit) for part in ("env", "act", "update")]
+    return (
+        f"| {scenario.title} | {ratio('peer') if found['peer'] else '–'} | {ratio('limit')} "
+        f"| {speed:,.0f} | {split} | {' + '.join(f'{part:.1f}' for part in parts)} |"
+    )
+
+
+def table(results: dict[str, dict[str, list[Any]]], repeats: int) -> str:
+    """Markdown."""
     import numpy as np
     import torch
 
-    env_runs = found["env alone"]
+    versions = next((f["peer"][0]["versions"] for f in results.values() if f["peer"]), None)
+    peer = f", {versions}" if versions else ""
     lines = [
-        "| what | speed ÷ env alone | env steps per CPU second: median (min … max) | "
-        + " / ".join(PHASES)
-        + " |",
-        "|---|---|---|---|",
-    ]
-    for name, runs in found.items():
-        ratio = statistics.median(run.speed / env.speed for run, env in zip(runs, env_runs, strict=True))
-        speeds = sorted(run.speed for run in runs)
-        split = [statistics.median(run.split.get(phase, 0.0) for run in runs) for phase in PHASES]
-        shares = " / ".join(f"{100 * share:.0f} %" for share in split) if runs[0].split else "–"
-        lines.append(
-            f"| {name} | {ratio:.3f} "
-            f"| {statistics.median(speeds):,.0f} ({speeds[0]:,.0f} … {speeds[-1]:,.0f}) | {shares} |"
-        )
-    lines += [
+        "| scenario | speed ÷ Stable-Baselines3 | speed ÷ limit | env steps per CPU second "
+        "| collect / estimate / update / log | limit: env + act + update, µs per step |",
+        "|---|---|---|---|---|---|",
+        *(row(SCENARIOS[name], found) for name, found in results.items()),
         "",
-        f"`make bench`: CartPole-v1, {NUM_ENVS} envs; an iteration is {HORIZON} steps of each env for a2c, one whole "
-        f"episode of each for reinforce; {steps:,} steps a run, {len(env_runs)} interleaved repetitions, one "
-        f"torch thread. Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}, "
-        f"{platform.system()} {platform.machine()}.",
+        f"`make bench`, {time.strftime('%Y-%m-%d')}: medians (least … greatest) of {repeats} interleaved rounds at the "
+        f"same settings, one thread. Python {platform.python_version()}, torch {torch.__version__}, numpy "
+        f"{np.__version__}{peer}, {platform.system()} {platform.machine()}.",
     ]
     return "\n".join(lines)
 
 
+def find_peer(python: str | None) -> str | None:
+    """A Python that has the peer: the one named, or this one."""
+    for candidate in [python] if python else [sys.executable]:
+        test = [candidate, "-c", "import stable_baselines3, sb3_contrib"]
+        if subprocess.run(test, capture_output=True, check=False).returncode == 0:
+            return candidate
+    if python:
+        sys.exit(f"--peer-python={python} cannot import stable_baselines3 and sb3_contrib")
+    print("no Stable-Baselines3 here (--peer-python names a Python that has it): without a peer")
+    return None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200_000, help="env steps of each run")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="names, joined by commas")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="longer or shorter runs")
+    parser.add_argument("--peer-python", help="a Python with stable-baselines3 and sb3-contrib")
     parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
     args = parser.parse_args()
+    peer = find_peer(args.peer_python)
+    import torch
+
+    torch.set_num_threads(1)
     back = Path.cwd()
+    results = {}
     with tempfile.TemporaryDirectory() as folder:  # the runs' folders are of no use afterwards
         os.chdir(folder)
         try:
-            found = measure_all(args.steps, args.repeats)
+            for name in args.scenarios.split(","):
+                results[name] = measure(SCENARIOS[name], args.repeats, args.scale, peer)
         finally:
             os.chdir(back)
-    text = table(found, args.steps)
+    text = table(results, args.repeats)
     print(text)
     if args.write_readme:
         from readme import write_block

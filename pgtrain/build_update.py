@@ -13,6 +13,8 @@ from pgtrain.config.update_checks import minibatch_size
 from pgtrain.learning import kl_guard, losses
 from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop
+from pgtrain.learning.host.natural import make_model
+from pgtrain.learning.host.pipeline import make_pipeline
 from pgtrain.learning.natural_gradient import FixedStep, LineSearch, NaturalUpdate, StepRule
 from pgtrain.learning.optimal_advantage import ParameterAdvantage, ParameterGradient
 from pgtrain.learning.optimizers import SGD, Adam, Optimizer, RMSprop
@@ -56,18 +58,20 @@ def _gradient(
         value_coef=u.value_coef or 0.0,
         normalize_advantage=cfg.advantage.normalize,
     )
+    optimizer = _optimizer(cfg.optim, flat.data)
     guard = _guard(u.kl_guard, cfg.optim.lr.value, flat.data.device)
     penalty = policy_loss if isinstance(policy_loss, losses.KLPenalty) else None
     return Update(
         source,
         flat,
-        _optimizer(cfg.optim, flat.data),
+        optimizer,
         torch.Generator().manual_seed(seed),
         epochs=u.epochs,
         minibatch_size=minibatch_size(cfg)[1],
         max_grad_norm=cfg.optim.max_grad_norm,
         guards=[g for g in (penalty, guard) if g is not None],
         measure_kl=partial(kl_guard.measure_kl, policy, estimate=getattr(u.kl_guard, "estimate", "exact")),
+        pipeline=make_pipeline(source, flat, optimizer, cfg.optim.max_grad_norm),
     )
 
 
@@ -77,24 +81,31 @@ def _natural(
     critic = None
     if policy.has_critic:
         assert u.critic_epochs is not None
-        critic = Update(
+        source, optimizer = (
             CriticBackprop(policy, flat, _value_loss(u.value_loss)),
-            flat,
             _optimizer(cfg.optim, flat.data),
+        )
+        critic = Update(
+            source,
+            flat,
+            optimizer,
             torch.Generator().manual_seed(seed),
             epochs=u.critic_epochs,
             minibatch_size=u.critic_minibatch_size,
             max_grad_norm=cfg.optim.max_grad_norm,
+            pipeline=make_pipeline(source, flat, optimizer, cfg.optim.max_grad_norm),
         )
+    actor_loss = ActorLoss(losses.Surrogate(u.mean_over), cfg.advantage.normalize)
     return NaturalUpdate(
         policy,
         flat,
-        ActorLoss(losses.Surrogate(u.mean_over), cfg.advantage.normalize),
+        actor_loss,
         _step_rule(u.step),
         critic,
         damping=u.damping,
         cg_iterations=u.cg_iterations,
         cg_tolerance=u.cg_tolerance,
+        model=make_model(policy, flat, actor_loss),
     )
 
 

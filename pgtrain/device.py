@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from pgtrain.types import UserError
 
@@ -47,3 +48,10 @@ def check(name: str) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device=mps: torch finds no Apple GPU on this machine; use device=cpu or device=auto")
     return device
+
+
+def use_threads(count: int) -> None:
+    """CPU threads of torch and of NumPy's BLAS, whose own default is one for every core: for matrices of a few dozen
+    rows the others would do nothing but wait for each other."""
+    torch.set_num_threads(count)
+    threadpool_limits(limits=count, user_api="blas")

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.actors import Actor
+from pgtrain.policies.actors import Actor, make_value
 from pgtrain.types import HostEnv, Step
 
 
@@ -187,6 +187,7 @@ class Collector:
         self.env, self.policy, self.actor = env, policy, actor
         self.device = next(policy.parameters()).device
         self.storage = _Storage(env, actor, policy, rows)
+        self.value = make_value(policy)
         self.obs = env.reset(seed)
         self.episodes = Tally(env.num_envs)
         self.games: Tally | None = None  # where an episode may end for the learner while the game goes on
@@ -256,7 +257,7 @@ class Collector:
         final_inputs, final_index = self._finals(inputs, last_inputs)
         value = next_value = None
         if policy.has_critic:
-            value, next_value = true_values(policy.value, inputs, last_inputs, final_inputs, final_index)
+            value, next_value = true_values(self.value, inputs, last_inputs, final_inputs, final_index)
         raw_reward = self._tensor(reward)
         rollout = Rollout(
             obs=self._tensor(s.obs[:steps]),

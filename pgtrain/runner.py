@@ -20,7 +20,7 @@ from pgtrain.learning.batch import Batch, Coefficients, flatten
 from pgtrain.learning.natural_gradient import NaturalUpdate
 from pgtrain.learning.schedules import Measured, Schedule
 from pgtrain.learning.updates import Update, UpdateResult
-from pgtrain.monitor.diagnostics import locate_non_finite, policy_metrics, rollout_metrics
+from pgtrain.monitor.diagnostics import experience_metrics, locate_non_finite, policy_metrics
 from pgtrain.monitor.gradient_health import NoHealth
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
@@ -221,7 +221,8 @@ class Runner:
     ) -> None:
         """Numbers of this iteration, and of the episodes that ended since the last entry of the files."""
         p, started = self.progress, time.perf_counter()
-        tensors = result.stats | rollout_metrics(rollout) | policy_metrics(self.policy, batch)
+        critic = rollout.value is not None
+        tensors = result.stats | experience_metrics(batch, critic) | policy_metrics(self.policy, batch)
         tensors.pop("loss", None)
         if self.reward_scaler is not None:
             tensors["reward/scale"] = self.reward_scaler.std

@@ -64,7 +64,7 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
     """
     started = time.perf_counter(), cpu_seconds()
     device.check(cfg.device.name)
-    torch.set_num_threads(cfg.device.threads)
+    device.use_threads(cfg.device.threads)
     outcome, runner = _Outcome(), None
     with build.make_env(cfg, cfg.num_envs) as env, Interrupt() as interrupt:
         build.refuse_unused(cfg, overrides, env)

@@ -148,7 +148,7 @@ class ScriptedEnv:
     `log[n]` has every real transition.
     """
 
-    obs_dim, obs_dtype, env_id, max_episode_steps = 3, np.float32, "Scripted", None
+    obs_dim, obs_dtype, env_id, max_episode_steps, mask_dim = 3, np.float32, "Scripted", None, 0
     layout = (Leaf("", "vector", 0, 3, (3,), standardize=True),)
 
     def __init__(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 
-from pgtrain.device import SMALL_NETWORK, resolve
+from pgtrain.device import SMALL_NETWORK, resolve, use_threads
 from pgtrain.types import UserError
 
 
@@ -55,3 +56,16 @@ def test_a_missing_device_is_refused_in_one_line(machine) -> None:
         UserError, match=r"device=cuda:2: this machine has 2 CUDA device\(s\), cuda:0 to cuda:1"
     ):
         resolve("cuda:2", 10)
+
+
+def test_threads_are_those_of_torch_and_of_numpys_blas() -> None:
+    before = torch.get_num_threads()
+    try:
+        for count in (2, 1):
+            use_threads(count)
+            assert torch.get_num_threads() == count
+            found = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+            # a build of the library may allow fewer than asked for, e.g. where the machine has one core
+            assert found and max(found) <= count
+    finally:
+        use_threads(before)

@@ -17,7 +17,7 @@ from pgtrain.envs.vector import adapt_vector_env
 from pgtrain.interrupt import Interrupted
 from pgtrain.learning.batch import flatten
 from pgtrain.monitor.dashboard import BY_TAG
-from pgtrain.monitor.diagnostics import locate_non_finite, policy_metrics, rollout_metrics
+from pgtrain.monitor.diagnostics import experience_metrics, locate_non_finite, policy_metrics
 from pgtrain.runner import Progress, Runner
 from pgtrain.types import TrainingError
 from tests import envs_for_tests
@@ -245,14 +245,16 @@ def test_skips_in_a_row_are_counted_over_minibatches_and_iterations(tmp_path: Pa
 def test_an_overflowing_gradient_is_named_by_its_tensors(tmp_path: Path) -> None:
     cfg = configure(num_envs=2, horizon=10, total_steps=20, **critic_only())
     runner, log = make_runner(cfg, tmp_path, scripted([[4], [6]]))
-    source = runner.update.source
+    pipeline: Any = runner.update.pipeline  # pyright: ignore
+    source = pipeline.source
 
-    def broken(batch: Any, coefficients: Any) -> Any:
-        stats = source(batch, coefficients)
+    def broken(*arguments: Any) -> Any:
+        stats = source(*arguments)
         runner.update.flat.grad[runner.update.flat.slices["network.actor.0.bias"]] = torch.inf
         return stats
 
-    runner.update.source = broken  # pyright: ignore
+    broken.gradient = source.gradient  # pyright: ignore
+    pipeline.source = broken
     runner.run()
     assert "the gradient of network.actor.0.bias" in log.messages[0][1]
 
@@ -381,7 +383,7 @@ def test_kl_is_zero_without_a_step(tmp_path: Path) -> None:
     assert float(runner.policy.normalizer.count) == 180
 
 
-def test_rollout_metrics_are_of_real_rows() -> None:
+def test_metrics_of_experience_are_of_real_rows() -> None:
     rng = np.random.default_rng(0)
     weight = (rng.random((6, 3)) < 0.7).astype(float)
     value = rng.standard_normal((6, 3))
@@ -390,7 +392,7 @@ def test_rollout_metrics_are_of_real_rows() -> None:
     r = r.replace(advantage=advantage, value_target=target)
     used = weight > 0
     a, v, y = advantage.numpy()[used], value[used], target.numpy()[used]
-    got = {name: float(x) for name, x in rollout_metrics(r).items()}
+    got = {name: float(x) for name, x in experience_metrics(flatten(r, None), critic=True).items()}
     assert got == pytest.approx(
         {
             "advantage/mean": a.mean(),

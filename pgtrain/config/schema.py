@@ -272,7 +272,7 @@ class DeviceConfig:
         pattern=r"auto|cpu|mps|cuda(:\d+)?",
         shown="auto, cpu, cuda, cuda:<number>, mps",
     )
-    threads: int = setting(1, "CPU threads of torch; more only helps large networks", low=1)
+    threads: int = setting(1, "CPU threads of torch and NumPy; more only helps large networks", low=1)
 
 
 @dataclass

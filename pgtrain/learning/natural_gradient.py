@@ -137,13 +137,72 @@ def shared_layers(names: Iterable[str]) -> list[str]:
     return [x for x in ("trunk", "encoder", "core") if x in parts and apart.get(x) not in parts]
 
 
+class ActorModel(Protocol):
+    """The actor's loss and the metric at today's parameters. The actor's are the leading `size` of the flat ones."""
+
+    def gradient(self, batch: Batch, coefficients: Coefficients) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Loss, 0-d statistics and ∇ loss [size]."""
+        ...
+
+    def fisher(self, batch: Batch, damping: float) -> Product:
+        """v ↦ (F + c I) v, [size] → [size], where `gradient` was just taken."""
+        ...
+
+    def trial(self, batch: Batch, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
+        """Mean KL(rollout's policy ‖ now) and the loss, 0-d."""
+        ...
+
+
+class AutogradActor:
+    """By automatic differentiation: any policy, any device."""
+
+    def __init__(self, policy: ActorCritic, parameters: Sequence[Tensor], actor_loss: ActorLoss) -> None:
+        self.policy, self.parameters, self.actor_loss = policy, parameters, actor_loss
+
+    def gradient(self, batch: Batch, coefficients: Coefficients) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        new = self.policy.evaluate_actor(batch.inputs, batch.action)
+        self.params = new.params
+        loss, stats = self.actor_loss(new, batch, coefficients)
+        gradient = flat_gradient(loss, self.parameters, retain_graph=True)
+        return loss.detach(), {name: x.detach() for name, x in stats.items()}, gradient
+
+    def fisher(self, batch: Batch, damping: float) -> Product:
+        kl = weighted_mean(self.policy.distribution.kl(self.params.detach(), self.params), batch.weight)
+        return fisher_product(kl, self.parameters, damping)
+
+    @torch.no_grad()
+    def trial(self, batch: Batch, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
+        new = self.policy.evaluate_actor(batch.inputs, batch.action)
+        loss, _ = self.actor_loss(new, batch, coefficients)
+        return mean_kl(self.policy, batch, new.params), loss
+
+
+def actor_parameters(policy: ActorCritic, flat: FlatParameters) -> Sequence[Tensor]:
+    """The actor's parameters, which lead the flat tensor.
+
+    Raises: UserError if actor and critic share layers: a step in the actor's metric would move the critic blindly.
+    """
+    named = dict(policy.named_parameters())
+    critics = critic_names(named) if policy.has_critic else []
+    shared = shared_layers(named)
+    if critics and shared:
+        raise UserError(
+            "update=natural needs an actor with layers of its own: set policy.share=0, policy.encoder.share=false "
+            f"and policy.memory.share=false (given: shared {' and '.join(shared)})"
+        )
+    actor = [p for name, p in named.items() if name not in critics]
+    size = sum(p.numel() for p in actor)
+    assert all(flat.slices[name].start >= size for name in critics), "the actor comes first"
+    return actor
+
+
 @dataclass
 class NaturalUpdate:
     """One natural-gradient step of the actor, then passes over the batch for the critic through its own pipeline.
 
     The actor loss is best a `Surrogate` (whose gradient at θ_old is the policy gradient). Where that gradient
     is exactly 0 there is no direction and no step is made.
-    Raises: UserError if actor and critic share layers: a step in the actor's metric would move the critic blindly.
+    `model` works out gradient and metric (None: by automatic differentiation). Raises: as `actor_parameters`.
     """
 
     policy: ActorCritic
@@ -154,20 +213,14 @@ class NaturalUpdate:
     damping: float = 0.1
     cg_iterations: int = 15
     cg_tolerance: float = 1e-10
+    model: ActorModel | None = None
     failed: int = 0  # line searches so far that found no good step
 
     def __post_init__(self) -> None:
-        named = dict(self.policy.named_parameters())
-        critics = critic_names(named) if self.policy.has_critic else []
-        shared = shared_layers(named)
-        if critics and shared:
-            raise UserError(
-                "update=natural needs an actor with layers of its own: set policy.share=0, policy.encoder.share=false "
-                f"and policy.memory.share=false (given: shared {' and '.join(shared)})"
-            )
-        self.parameters = [p for name, p in named.items() if name not in critics]
-        self.size = sum(p.numel() for p in self.parameters)
-        assert all(self.flat.slices[name].start >= self.size for name in critics), "the actor comes first"
+        parameters = actor_parameters(self.policy, self.flat)
+        self.size = sum(p.numel() for p in parameters)
+        if self.model is None:
+            self.model = AutogradActor(self.policy, parameters, self.actor_loss)
 
     def __call__(
         self, batch: Batch, coefficients: Coefficients, reestimate: Reestimate | None = None
@@ -180,18 +233,17 @@ class NaturalUpdate:
         return UpdateResult(critic.stats | actor.stats, torch.cat([actor.ok, critic.ok]))
 
     def _actor_step(self, batch: Batch, coefficients: Coefficients) -> UpdateResult:
-        new = self.policy.evaluate_actor(batch.inputs, batch.action)
-        loss, stats = self.actor_loss(new, batch, coefficients)
-        gradient = -flat_gradient(loss, self.parameters, retain_graph=True)
+        assert self.model is not None
+        loss, stats, slope = self.model.gradient(batch, coefficients)
+        gradient = -slope
         told: dict[str, Any] = {
-            "loss/actor": stats["loss/actor"].detach(),
-            "policy/entropy": stats["policy/entropy"].detach(),
+            "loss/actor": stats["loss/actor"],
+            "policy/entropy": stats["policy/entropy"],
             "gradient/norm": torch.linalg.vector_norm(gradient),
         }
         finite = bool(torch.isfinite(told["gradient/norm"]) & torch.isfinite(loss))
         if finite and bool(gradient.any()):
-            kl = weighted_mean(self.policy.distribution.kl(new.params.detach(), new.params), batch.weight)
-            product = fisher_product(kl, self.parameters, self.damping)
+            product = self.model.fisher(batch, self.damping)
             scale = gradient.abs().max()
             direction, residual = conjugate_gradient(
                 product, gradient / scale, self.cg_iterations, self.cg_tolerance
@@ -214,13 +266,10 @@ class NaturalUpdate:
     def _trial(
         self, batch: Batch, coefficients: Coefficients, before: Tensor
     ) -> Callable[[], tuple[Tensor, Tensor]]:
-        before = before.detach()
-
-        @torch.no_grad()
         def trial() -> tuple[Tensor, Tensor]:
-            new = self.policy.evaluate_actor(batch.inputs, batch.action)
-            loss, _ = self.actor_loss(new, batch, coefficients)
-            return mean_kl(self.policy, batch, new.params), before - loss
+            assert self.model is not None
+            kl, loss = self.model.trial(batch, coefficients)
+            return kl, before - loss
 
         return trial
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -41,11 +41,68 @@ def minibatch_indices(
     return list(order.tensor_split(parts))
 
 
+class Tally(NamedTuple):
+    """What an epoch of M minibatches tells."""
+
+    names: tuple[str, ...]
+    table: Tensor  # [M, len(names)]
+    ok: Tensor  # [M] bool, False where the update was skipped
+
+
+class Pipeline(Protocol):
+    """Minibatches through gradient → finite check → norm limit → step rule."""
+
+    def epoch(
+        self,
+        batch: Batch,
+        parts: Sequence[Tensor] | None,
+        coefficients: Coefficients,
+        learning_rate: float | Tensor,
+    ) -> Tally:
+        """One update for each of `parts` (row indices; None: the whole batch), in this order."""
+        ...
+
+
+@dataclass
+class TorchPipeline:
+    """On any device, for any gradient source and step rule; no host sync."""
+
+    source: Source
+    flat: FlatParameters
+    optimizer: Optimizer
+    max_grad_norm: float | None
+
+    def epoch(
+        self,
+        batch: Batch,
+        parts: Sequence[Tensor] | None,
+        coefficients: Coefficients,
+        learning_rate: float | Tensor,
+    ) -> Tally:
+        batches = [batch] if parts is None else (batch.rows(part) for part in parts)
+        stats = [self._step(one, coefficients, learning_rate) for one in batches]
+        ok = torch.stack([s.pop("ok") for s in stats])
+        return Tally(tuple(stats[0]), torch.stack([torch.stack(list(s.values())) for s in stats]), ok)
+
+    def _step(
+        self, batch: Batch, coefficients: Coefficients, learning_rate: float | Tensor
+    ) -> dict[str, Tensor]:
+        stats = self.source(batch, coefficients)
+        grad = self.flat.grad
+        norm = torch.linalg.vector_norm(grad)
+        ok = torch.isfinite(norm) & torch.isfinite(stats["loss"])
+        if self.max_grad_norm is not None:
+            grad = grad * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        self.optimizer.step(grad, ok, learning_rate)
+        return stats | {"gradient/norm": norm, "ok": ok}
+
+
 @dataclass
 class Update:
     """Runs `source` over epochs × minibatches and applies its gradient through `optimizer`.
 
-    `measure_kl` (batch → mean KL(old ‖ now), 0-d) is called for guards that ask for it, once an epoch at most.
+    `pipeline` does so for the minibatches of an epoch (None: a `TorchPipeline`). `measure_kl` (batch → mean
+    KL(old ‖ now), 0-d) is called for guards that ask for it, once an epoch at most.
     """
 
     source: Source
@@ -57,12 +114,18 @@ class Update:
     max_grad_norm: float | None = 0.5
     guards: Sequence[Guard] = ()
     measure_kl: Callable[[Batch], Tensor] | None = None
+    pipeline: Pipeline | None = None
+
+    def __post_init__(self) -> None:
+        if self.pipeline is None:
+            self.pipeline = TorchPipeline(self.source, self.flat, self.optimizer, self.max_grad_norm)
 
     def __call__(
         self, batch: Batch, coefficients: Coefficients, reestimate: Reestimate | None = None
     ) -> UpdateResult:
         """`reestimate` is called before each epoch but the first; values are clipped to the rollout's all the same."""
-        collected: list[dict[str, Tensor]] = []
+        assert self.pipeline is not None
+        tallies: list[Tally] = []
         kl: Measure = self._measurement(batch)
         for guard in self.guards:
             guard.begin(self.optimizer)
@@ -70,15 +133,18 @@ class Update:
         for epoch in range(1, self.epochs + 1):
             if epoch > 1 and reestimate is not None:
                 batch = reestimate()._replace(value=batch.value)
-            collected += [self._step(part, coefficients) for part in self._minibatches(batch)]
+            rate = self._rate(coefficients)
+            tallies.append(self.pipeline.epoch(batch, self._parts(batch), coefficients, rate))
             kl = self._measurement(batch)
             verdicts = [
                 guard.after_epoch(kl, last=epoch == self.epochs) for guard in self.guards
             ]  # all are asked
             if not all(verdicts):
                 break
-        ok = torch.stack([s.pop("ok") for s in collected])
-        stats = {name: _mean_where(ok, [s[name] for s in collected]) for name in collected[0]}
+        ok = torch.cat([tally.ok for tally in tallies])
+        table = torch.cat([tally.table for tally in tallies])
+        means = torch.where(ok[:, None], table, 0.0).sum(0) / ok.sum()  # NaN if no update was made
+        stats = dict(zip(tallies[0].names, means.unbind(), strict=True))
         told: dict[str, Any] = {"update/epochs": epoch, "schedule/learning_rate": self._rate(coefficients)}
         for guard in self.guards:
             told |= guard.finish(kl)
@@ -115,28 +181,9 @@ class Update:
 
         return measure
 
-    def _minibatches(self, batch: Batch) -> list[Batch]:
+    def _parts(self, batch: Batch) -> list[Tensor] | None:
         if self.minibatch_size is None:
-            return [batch]
+            return None
         parts, rows = batch.parts, batch.weight.numel() // batch.parts  # rows of each: 1, or a whole sequence
         size = max(1, self.minibatch_size // rows)
-        if parts <= size:
-            return [batch]
-        indices = minibatch_indices(parts, size, batch.weight.device, self.generator)
-        return [batch.rows(index) for index in indices]
-
-    def _step(self, batch: Batch, coefficients: Coefficients) -> dict[str, Tensor]:
-        stats = self.source(batch, coefficients)
-        norm = torch.linalg.vector_norm(self.flat.grad)
-        ok = torch.isfinite(norm) & torch.isfinite(stats["loss"])
-        grad = self.flat.grad
-        if self.max_grad_norm is not None:
-            grad = grad * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        self.optimizer.step(grad, ok, self._rate(coefficients))
-        return stats | {"gradient/norm": norm, "ok": ok}
-
-
-def _mean_where(ok: Tensor, values: list[Tensor]) -> Tensor:
-    """The mean over the updates that were made; NaN if none was."""
-    kept = torch.where(ok, torch.stack(values), 0.0)
-    return kept.sum() / ok.sum()
+        return None if parts <= size else minibatch_indices(parts, size, batch.weight.device, self.generator)

@@ -1,4 +1,7 @@
-"""What a rollout and an update say about the state of training, as 0-d tensors under the dashboard's tags."""
+"""What a rollout and an update say about the state of training, as 0-d tensors under the dashboard's tags.
+
+A batch holds real transitions only, so that no weights are needed here.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +14,38 @@ from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.rollout import Rollout
 
 
-def rollout_metrics(rollout: Rollout) -> dict[str, Tensor]:
+def experience_metrics(batch: Batch, critic: bool) -> dict[str, Tensor]:
     """Advantages as estimated (before any normalisation) and the critic that they were estimated with."""
-    assert rollout.advantage is not None and rollout.value_target is not None
-    advantage, weight = rollout.advantage, rollout.weight
+    read = (batch.advantage, batch.value, batch.value_target)
+    advantage, value, target = (statistics.double(column) for column in read)
+    x = torch.stack([advantage, value, target, target - value])  # [4, B]: all numbers from a few passes
+    mean = x.mean(1)
+    variance = (x - mean[:, None]).square().sum(1) / (x.shape[1] - 1)  # of a single row: nan
+    low, high = torch.aminmax(x, dim=1)
     metrics = {
-        "advantage/mean": statistics.weighted_mean(advantage, weight),
-        "advantage/std": statistics.weighted_std(advantage, weight),
-        "advantage/min": statistics.weighted_min(advantage, weight),
-        "advantage/max": statistics.weighted_max(advantage, weight),
+        "advantage/mean": mean[0],
+        "advantage/std": variance[0].sqrt(),
+        "advantage/min": low[0],
+        "advantage/max": high[0],
     }
-    if rollout.value is not None:
-        metrics["critic/value"] = statistics.weighted_mean(rollout.value, weight)
-        explained = statistics.explained_variance(rollout.value, rollout.value_target, weight)
-        metrics["critic/explained_variance"] = explained
+    if critic:
+        metrics["critic/value"] = mean[1]
+        varies = (high[2] > low[2]) & (variance[2] > 0)
+        metrics["critic/explained_variance"] = torch.where(varies, 1 - variance[3] / variance[2], torch.nan)
     return metrics
 
 
 @torch.no_grad()
 def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
     """How far the update moved the policy, measured after it: KL(old ‖ new) exactly and by the k3 estimate."""
-    new = policy.evaluate(batch.inputs, batch.action)
-    kl = policy.distribution.kl(batch.params, new.params)
+    new = policy.evaluate_actor(batch.inputs, batch.action)
+    log_ratio = statistics.double(new.log_prob - batch.log_prob)
     metrics = {
-        "policy/kl": statistics.weighted_mean(kl, batch.weight),
-        "policy/approx_kl": statistics.approx_kl_k3(new.log_prob - batch.log_prob, batch.weight),
+        "policy/kl": policy.distribution.kl(batch.params, new.params).mean(),
+        "policy/approx_kl": (torch.expm1(log_ratio) - log_ratio).mean(),
     }
     for name, value in policy.distribution.metrics(batch.params, batch.action).items():
-        metrics[name] = statistics.weighted_mean(value, batch.weight)
+        metrics[name] = value.mean()
     return metrics
 
 

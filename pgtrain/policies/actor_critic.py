@@ -101,7 +101,7 @@ class ActorCritic(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         head, value = self.network(inputs)
-        return self.params(head), None if value is None else self._real(value)
+        return self.params(head), None if value is None else self.in_reward_units(value)
 
     def evaluate(self, inputs: Tensor, action: Tensor) -> Evaluation:
         params, value = self(inputs)
@@ -116,9 +116,9 @@ class ActorCritic(nn.Module):
 
     def value(self, inputs: Tensor) -> Tensor:
         """V(o) in units of the reward that training uses, [...]."""
-        return self._real(self.network.value(inputs))
+        return self.in_reward_units(self.network.value(inputs))
 
-    def _real(self, value: Tensor) -> Tensor:
+    def in_reward_units(self, value: Tensor) -> Tensor:
         """The critic's output (of mean 0 and std 1, if value targets are standardised) in units of the reward."""
         if self.value_moments is None:
             return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +30,18 @@ def make_actor(policy: ActorCritic, num_envs: int, seed: int) -> Actor:
         if forward is not None:
             return NumpyActor(policy, forward, seed)
     return TorchActor(policy, seed)
+
+
+def make_value(policy: ActorCritic) -> Callable[[Tensor], Tensor]:
+    """inputs [..., D] → V in the reward's units, without a graph; by NumPy on a CPU, where the network allows."""
+    forward = policy.network.critic_numpy() if next(policy.parameters()).device.type == "cpu" else None
+    if forward is None:
+        return policy.value
+
+    def value(inputs: Tensor) -> Tensor:
+        return policy.in_reward_units(torch.from_numpy(forward(inputs.numpy())).squeeze(-1))
+
+    return value
 
 
 class Actor(Protocol):

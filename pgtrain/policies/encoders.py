@@ -178,3 +178,6 @@ class EncodedMLP(MLP):
 
     def actor_numpy(self) -> None:
         """A framework's convolutions have no match in NumPy."""
+
+    def critic_numpy(self) -> None:
+        """Nor here."""

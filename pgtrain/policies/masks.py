@@ -78,3 +78,7 @@ class MaskedNetwork(nn.Module):
             return None
         d = self.obs_dim
         return lambda x: np.concatenate([forward(x[..., :d]), x[..., d:]], -1)
+
+    def critic_numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        forward = self.inner.critic_numpy()
+        return None if forward is None else lambda x: forward(x[..., : self.obs_dim])

@@ -84,6 +84,9 @@ class RecurrentNetwork(nn.Module):
     def actor_numpy(self) -> None:
         """Acts through torch: what a step returns has a state beside it."""
 
+    def critic_numpy(self) -> None:
+        """Nor are its values."""
+
     def _of_actor(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self._remember(x, self.encoder, self.core, 0)
 

@@ -185,3 +185,7 @@ class MLP(nn.Module):
     def actor_numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """The actor's forward pass for small host batches (see `numpy_forward`)."""
         return numpy_forward([*self.trunk, *self.actor])
+
+    def critic_numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """The critic's, [..., D] → [..., 1]."""
+        return None if self.critic is None else numpy_forward([*self.trunk, *self.critic])

@@ -100,3 +100,6 @@ class UserNetwork(nn.Module):
 
     def actor_numpy(self) -> None:
         """Nothing is known of its layers."""
+
+    def critic_numpy(self) -> None:
+        """Nor this."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -217,25 +218,24 @@ def test_recomputed_advantages_through_the_runner(tmp_path: Path) -> None:
     update: Any = runner.update
     update.epochs = 2
     seen: list[torch.Tensor] = []
-    inner = update.source
+    inner = update.pipeline
+    rollouts: list[Any] = []
 
-    def source(batch: Batch, coefficients: Coefficients) -> Any:
-        if not seen:
-            inner.first = batch
-        else:
-            rollout = revalue(runner.policy, inner.rollout)
+    def epoch(batch: Batch, *arguments: Any) -> Any:
+        if seen:
+            rollout = revalue(runner.policy, rollouts[-1])
             expected = flatten(GAE(0.9, 0.95)(rollout), None)
             torch.testing.assert_close(batch.advantage, expected.advantage)
             torch.testing.assert_close(batch.value_target, expected.value_target)
             assert not torch.allclose(batch.advantage, seen[0])
         seen.append(batch.advantage.clone())
-        return inner(batch, coefficients)
+        return inner.epoch(batch, *arguments)
 
-    update.source = source
+    update.pipeline = SimpleNamespace(epoch=epoch)
     estimator = runner.estimator
 
     def remember(rollout: Any) -> Any:
-        inner.rollout = rollout
+        rollouts.append(rollout)
         return estimator(rollout)
 
     runner.estimator = remember  # pyright: ignore

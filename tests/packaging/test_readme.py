@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from pgtrain.config.compose import compose
 from pgtrain.monitor.dashboard import legend_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -64,14 +65,33 @@ def test_a_benchmark_explains_itself(script: str, option: str) -> None:
     assert option in done.stdout
 
 
-def test_speed_is_shown_as_a_ratio_to_the_env_beside_it() -> None:
+def test_speed_is_shown_as_ratios_to_the_peer_and_the_limit_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     throughput = load("throughput")
-    measured = throughput.Measurement
     split = {"collect": 0.5, "estimate": 0.1, "update": 0.35, "log": 0.05}
     found = {
-        "env alone": [measured(1000, 0.01, {}), measured(1000, 0.02, {})],
-        "a2c": [measured(1000, 0.1, split), measured(1000, 0.2, split)],
+        "limit": [{"us": 10.0, "env": 5.0, "act": 2.0, "update": 3.0}] * 3,
+        "pgtrain": [{"us": us, **split} for us in (20.0, 25.0, 40.0)],
+        "peer": [{"us": 100.0, "versions": "peer 1.2"}] * 3,
     }
-    lines = throughput.table(found, 1000).splitlines()
-    assert "| env alone | 1.000 | 75,000 (50,000 … 100,000) | – |" in lines
-    assert "| a2c | 0.100 | 7,500 (5,000 … 10,000) | 50 % / 10 % / 35 % / 5 % |" in lines
+    lines = throughput.table({"a2c-cartpole": found}, 3).splitlines()
+    assert lines[2] == (
+        "| A2C CartPole, 8 × 5 | 4.00 (2.50 … 5.00) | 0.40 (0.25 … 0.50) | 40,000 "
+        "| 50 % / 10 % / 35 % / 5 % | 5.0 + 2.0 + 3.0 |"
+    )
+    assert "peer 1.2" in lines[-1]
+    alone = throughput.table({"a2c-cartpole": found | {"peer": []}}, 3)
+    assert "| A2C CartPole, 8 × 5 | – | 0.40" in alone
+
+
+def test_the_scenarios_are_settings_that_pgtrain_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    scenarios = load("scenarios").SCENARIOS
+    assert {"ppo-cartpole", "ppo-cartpole-1env", "ppo-cheetah-mb64", "ppo-cheetah-mb512"} <= scenarios.keys()
+    for scenario in scenarios.values():
+        config = compose(scenario.overrides).config
+        assert config.policy.hidden == [64, 64] and config.optim.lr.value == scenario.lr
+        if config.algo == "ppo":
+            assert (config.update.epochs, config.horizon) == (scenario.epochs, scenario.horizon)  # pyright: ignore

@@ -11,7 +11,8 @@ import torch
 from gymnasium import spaces
 
 from pgtrain.learning.optimizers import Adam
-from pgtrain.policies.actors import NUMPY_ROWS, NumpyActor, TorchActor, make_actor
+from pgtrain.policies.actors import NUMPY_ROWS, NumpyActor, TorchActor, make_actor, make_value
+from pgtrain.policies.masks import MaskedNetwork
 from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from tests.envs_for_tests import AsymBox, HalfBoundedBox
@@ -251,3 +252,19 @@ def test_targets_that_are_not_finite_change_nothing() -> None:
     assert all(torch.equal(x, before[name]) for name, x in policy.state_dict().items())
     policy.observe_targets(torch.tensor([1.0, math.nan, 3.0, math.inf]))
     assert float(policy.value_moments.mean) == 2.0 and float(policy.value_moments.count) == 2
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu"])  # by NumPy, and by torch
+@pytest.mark.parametrize("masked", [False, True])
+def test_values_without_a_graph_are_the_policys(masked: bool, activation: str) -> None:
+    policy = make_policy(3, activation=activation)
+    policy.value_moments = RunningMoments(1)
+    policy.value_moments.update(5 + 3 * torch.randn(20, 1))
+    if masked:
+        policy.network = MaskedNetwork(policy.network, 3)  # pyright: ignore
+    inputs = torch.randn(4, 2, 6 if masked else 3)
+    value = make_value(policy)
+    torch.testing.assert_close(value(inputs), policy.value(inputs))
+    with torch.no_grad():
+        policy.network.critic[-1].bias.add_(1.0)  # pyright: ignore
+    torch.testing.assert_close(value(inputs), policy.value(inputs))  # it sees the parameters of today
