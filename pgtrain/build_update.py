@@ -11,10 +11,12 @@ from torch import Tensor
 from pgtrain.config import schema
 from pgtrain.config.update_checks import minibatch_size
 from pgtrain.learning import kl_guard, losses
-from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop
+from pgtrain.learning.advantages import Estimator
+from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop, Source
 from pgtrain.learning.host.natural import make_model
 from pgtrain.learning.host.pipeline import make_pipeline
 from pgtrain.learning.natural_gradient import FixedStep, LineSearch, NaturalUpdate, StepRule
+from pgtrain.learning.optimal_advantage import ParameterAdvantage, ParameterGradient
 from pgtrain.learning.optimizers import SGD, Adam, Optimizer, RMSprop
 from pgtrain.learning.schedules import SCHEDULES, Schedule
 from pgtrain.learning.updates import Update
@@ -23,12 +25,17 @@ from pgtrain.policies.parameters import FlatParameters
 
 
 def make_update(
-    cfg: schema.Config, policy: ActorCritic, flat: FlatParameters, seed: int
+    cfg: schema.Config,
+    policy: ActorCritic,
+    flat: FlatParameters,
+    seed: int,
+    estimator: Estimator | None = None,
 ) -> Update | NaturalUpdate:
+    """`estimator`: asked for where the gradient is its own (a baseline for each parameter)."""
     if isinstance(cfg.update, schema.NaturalConfig):
         return _natural(cfg, cfg.update, policy, flat, seed)
     assert isinstance(cfg.update, schema.GradientUpdateConfig)
-    return _gradient(cfg, cfg.update, policy, flat, seed)
+    return _gradient(cfg, cfg.update, policy, flat, seed, estimator)
 
 
 def _gradient(
@@ -37,9 +44,10 @@ def _gradient(
     policy: ActorCritic,
     flat: FlatParameters,
     seed: int,
+    estimator: Estimator | None,
 ) -> Update:
     policy_loss = _policy_loss(u, policy, flat.data.device)
-    source = Backprop(
+    source: Source = Backprop(
         policy,
         flat,
         policy_loss=policy_loss,
@@ -47,6 +55,8 @@ def _gradient(
         value_coef=u.value_coef or 0.0,
         normalize_advantage=cfg.advantage.normalize,
     )
+    if isinstance(estimator, ParameterAdvantage):
+        source = ParameterGradient(source, estimator, u.mean_over)
     optimizer = _optimizer(cfg.optim, flat.data)
     guard = _guard(u.kl_guard, cfg.optim.lr.value, flat.data.device)
     penalty = policy_loss if isinstance(policy_loss, losses.KLPenalty) else None

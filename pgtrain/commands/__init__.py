@@ -4,4 +4,8 @@
 COMMANDS = {
     "train": ("pgtrain.commands.train", "train a policy; the default, so the word can be left out"),
     "eval": ("pgtrain.commands.evaluate", "play the policy of a run and report its return"),
+    "gradients": (
+        "pgtrain.commands.gradients",
+        "variance, bias and cost of every gradient estimator, side by side",
+    ),
 }

@@ -59,6 +59,7 @@ examples
   pgtrain -m algo=reinforce,a2c seed=0,1,2
   pgtrain +experiment=ppo/Pendulum-v1 seed=1
   pgtrain eval latest episodes=100
+  pgtrain gradients env=CartPole-v1
 
 more
   +experiment=ALGO/ENV    a tuned preset: recipe, env and the numbers for both; +experiment=ppo names those of ppo

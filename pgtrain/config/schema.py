@@ -31,6 +31,7 @@ from pgtrain.config.parts import (
     MonteCarloConfig,
     NoBaselineConfig,
     NStepConfig,
+    OptimalBaselineConfig,
     OptimConfig,
     PlateauLearningRateConfig,
     ReturnGatedEntropyConfig,
@@ -253,6 +254,14 @@ class MonitorConfig:
     log_every: int | None = setting(
         None, "iterations between two entries of the log files; null: about 1000 entries in a run", low=1
     )
+    gradient: str = setting(
+        "norm",
+        "what is told of the gradient: its norm, or full (variance, SNR, noise scale, directions, layers)",
+        choices=("norm", "full"),
+    )
+    gradient_every: int | None = setting(
+        None, "iterations between two measurements; null: as often as takes 3 % of the time", low=1
+    )
 
 
 @dataclass
@@ -300,6 +309,7 @@ OPTIONS: dict[type, dict[str, type]] = {
         "mean": MeanBaselineConfig,
         "loo": LeaveOneOutBaselineConfig,
         "value": ValueBaselineConfig,
+        "optimal": OptimalBaselineConfig,
     },
     AdvantageConfig: {
         "monte_carlo": MonteCarloConfig,
@@ -361,5 +371,6 @@ def has_critic(config: Config) -> bool:
     """Whether anything in this run uses a value network."""
     advantage = config.advantage
     if isinstance(advantage, MonteCarloConfig):
-        return isinstance(advantage.baseline, ValueBaselineConfig)
+        baseline = advantage.baseline
+        return isinstance(baseline, ValueBaselineConfig) or getattr(baseline, "on_value", False)
     return True

@@ -1,0 +1,247 @@
+"""Does a gradient really flow through this env? `check(env)` finds the usual faults, each with its line and its cure.
+
+The task's methods are run on a few states in float64 while every torch call is watched: that tells of NumPy, in-place
+writes, `.item()` and cut graphs with the line that they stand in. Then their Jacobians are compared with central
+differences, at random states, along a rollout, and at zero, where square roots and norms like to fail.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pgtrain.envs.differentiable.base import DifferentiableEnv
+from pgtrain.envs.differentiable.finite_differences import disagreement, same_noise
+from pgtrain.envs.differentiable.trace import Watch, user_line
+
+TOLERANCE = 1e-5  # relative disagreement with them that is a fault
+ROWS = 4  # states at each place
+
+
+class Finding(NamedTuple):
+    """One fault: where ("file.py:12"), what, and what to do about it."""
+
+    line: str
+    message: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.line}: {self.message}. Cure: {self.cure}"
+
+
+def check(env: DifferentiableEnv, seed: int = 0, rollout: int = 20) -> list[Finding]:
+    """The faults of `env`'s task, first the ones that explain others; [] if there is none. `env` stays as it is.
+
+    `rollout`: steps of random actions after which the methods are tried again.
+    """
+    found: list[Finding] = []
+    env = in_double(env)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            env.reset(seed)
+            start = env.start(ROWS)
+        except Exception as error:
+            return [_raised(env, "start", error)]
+        if start.ndim != 2 or len(start) != ROWS:
+            cure = "return [count, S], one row for each start state"
+            return [
+                Finding(_where(env, "start"), f"start({ROWS}) returned the shape {list(start.shape)}", cure)
+            ]
+        places = [start.double(), torch.zeros_like(start).double()]
+        for place in places:
+            found += _try_all(env, place, found)
+        if not found and rollout:
+            found += _try_all(env, _later(env, start, rollout), found)
+            found += _compare_all(env, [places[0], _later(env, start, rollout)])
+    return list(dict.fromkeys(found))
+
+
+def in_double(env: DifferentiableEnv) -> DifferentiableEnv:
+    """A copy whose constants are float64: tensors, modules, and lists and dicts of them."""
+    twin = copy.copy(env)
+    twin.generator = torch.Generator(env.device)
+    twin.dtype = torch.float64
+    for name, value in vars(twin).items():
+        setattr(twin, name, _doubled(value))
+    return twin
+
+
+def _doubled(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return x.double() if x.is_floating_point() else x
+    if isinstance(x, torch.nn.Module):
+        return copy.deepcopy(x).double()
+    if type(x) in (list, tuple):
+        return type(x)(_doubled(part) for part in x)
+    if type(x) is dict:
+        return {key: _doubled(part) for key, part in x.items()}
+    return x
+
+
+# ------------------------------------------------------------------------------------ running the task's methods
+
+
+def _action(env: DifferentiableEnv, rows: int) -> Tensor:
+    """Actions somewhere inside the box: at its edge a clip has no one slope."""
+    low, high = (
+        torch.tensor(x, dtype=torch.float64).clamp(-1e3, 1e3) for x in (env.action_low, env.action_high)
+    )
+    unbounded = (high - low) > 100
+    low, high = torch.where(unbounded, -1.0, low), torch.where(unbounded, 1.0, high)
+    return low + (high - low) * (0.2 + 0.6 * torch.rand(rows, len(low), dtype=torch.float64))
+
+
+def _later(env: DifferentiableEnv, state: Tensor, steps: int) -> Tensor:
+    """States after some steps of random actions, in float64."""
+    state = state.double()
+    with torch.no_grad():
+        for _ in range(steps):
+            state = env.dynamics(state, _action(env, len(state)).to(state.device))
+    return state.detach()
+
+
+def _methods(env: DifferentiableEnv, action: Tensor) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """name → function of (state, action); the reward is that of the step."""
+    return {
+        "dynamics": env.dynamics,
+        "reward": lambda s, a: env.reward(s, a, env.dynamics(s, a)),
+        "observation": lambda s, a: env.observation(s),
+        "terminated": lambda s, a: _terminated(env, s),
+    }
+
+
+def _terminated(env: DifferentiableEnv, state: Tensor) -> Tensor:
+    if type(env).terminated is DifferentiableEnv.terminated:
+        return torch.zeros(len(state), dtype=torch.bool)
+    return env.terminated(state)
+
+
+def _try_all(env: DifferentiableEnv, place: Tensor, known: list[Finding]) -> list[Finding]:
+    """Runs each method under watch, then looks at its result and at its backward pass."""
+    found: list[Finding] = []
+    action = _action(env, len(place)).to(place.device)
+    for name, method in _methods(env, action).items():
+        state, act = place.clone().requires_grad_(), action.clone().requires_grad_()
+        watch = Watch()
+        try:
+            with same_noise(env), watch:
+                out = method(state, act)
+        except Exception as error:
+            found += [Finding(*fault) for fault in watch.faults] or [_raised(env, name, error)]
+            continue
+        faults = [Finding(*fault) for fault in watch.faults]
+        found += faults
+        if name == "terminated":
+            found += _flag_faults(env, out, len(place))
+            continue
+        found += _shape_faults(env, name, out, len(place))
+        if faults or any(f in known for f in faults):
+            continue
+        if not out.requires_grad:
+            found.append(_cut(env, name))
+        else:
+            found += _slope_faults(env, name, watch, out, state, act)
+    return found
+
+
+def _shape_faults(env: DifferentiableEnv, name: str, out: Tensor, rows: int) -> list[Finding]:
+    wrong = out.ndim != 1 if name == "reward" else out.ndim != 2
+    if not wrong and len(out) == rows:
+        return []
+    wanted = "[N], one number for each env" if name == "reward" else "[N, …], one row for each env"
+    message = f"{name} returned the shape {list(out.shape)} for {rows} envs"
+    return [
+        Finding(
+            _where(env, name),
+            message,
+            f"return {wanted} (sum(-1) or [:, 0] drops the last axis, stack adds one)",
+        )
+    ]
+
+
+def _flag_faults(env: DifferentiableEnv, out: Tensor, rows: int) -> list[Finding]:
+    if out.dtype == torch.bool and tuple(out.shape) == (rows,):
+        return []
+    message = f"terminated returned {out.dtype} of the shape {list(out.shape)}"
+    return [Finding(_where(env, "terminated"), message, "return a comparison: bool [N]")]
+
+
+def _cut(env: DifferentiableEnv, name: str) -> Finding:
+    what = {"reward": "a detached reward: nothing can be learned from it"}.get(
+        name, f"a detached result of {name}"
+    )
+    cure = "compute it from the state and action that were passed in, by torch operations alone"
+    return Finding(_where(env, name), f"{what} (it depends on neither state nor action by the graph)", cure)
+
+
+def _slope_faults(
+    env: DifferentiableEnv, name: str, watch: Watch, out: Tensor, state: Tensor, action: Tensor
+) -> list[Finding]:
+    """A Jacobian with a NaN or infinity: which operation made it?"""
+    watch.follow_backward()
+    grads = torch.autograd.grad(out.sum(), [state, action], allow_unused=True)
+    if all(g is None or torch.isfinite(g).all() for g in grads):
+        return []
+    line, operation = watch.culprit or (_where(env, name), name)
+    at = "at the zero state" if not state.any() else f"at the state {_short(state)}"
+    message = f"the slope of {operation} is not finite {at} (the value itself may be fine)"
+    cure = (
+        "keep its argument away from the singular point, e.g. (x.square().sum(-1) + 1e-12).sqrt(); "
+        "torch.where does not help if it selects only afterwards: mask the argument, too"
+    )
+    return [Finding(line, message, cure)]
+
+
+# ------------------------------------------------------------------------------------------------ finite differences
+
+
+def _compare_all(env: DifferentiableEnv, places: list[Tensor]) -> list[Finding]:
+    found = []
+    for place in places:
+        action = _action(env, len(place)).to(place.device)
+        for name, method in _methods(env, action).items():
+            if name == "terminated":
+                continue
+            error = disagreement(env, method, place, action)
+            if error > TOLERANCE:
+                message = (
+                    f"the gradient of {name} differs from finite differences by {error:.1e} (relative), "
+                    f"at the state {_short(place)}"
+                )
+                cure = (
+                    "look for a constant that should depend on the state (a detach, .data, a Python number taken from "
+                    "a tensor), for float32 casts, for floor, round or sign (their slope is 0), or for state that the "
+                    "method keeps between calls"
+                )
+                found.append(Finding(_where(env, name), message, cure))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- words
+
+
+def _where(env: DifferentiableEnv, name: str) -> str:
+    """ "file.py:12", the line in which the method's definition begins."""
+    method = getattr(type(env), name)
+    return f"{inspect.getsourcefile(method)}:{inspect.getsourcelines(method)[1]}"
+
+
+def _raised(env: DifferentiableEnv, name: str, error: Exception) -> Finding:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if user_line(f.filename)]
+    line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else _where(env, name)
+    text = " ".join(str(error).split())
+    cure = "make it run on a batch of states [N, S] and actions [N, A] in float64"
+    if "dtype" in text or "Float and Double" in text or "Double" in text:
+        cure = "do not fix the float type: make constants with self.tensor, cast nothing to float32"
+    return Finding(line, f"{name} raised {type(error).__name__}: {text}", cure)
+
+
+def _short(state: Tensor) -> str:
+    return "[" + ", ".join(f"{x:.3g}" for x in state[0].tolist()) + "]"

@@ -1,0 +1,82 @@
+"""Each fault is provoked, and told with the line that it stands in and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pgtrain.envs.differentiable.base import DifferentiableEnv
+from pgtrain.envs.differentiable.check import check
+from pgtrain.envs.differentiable.registration import TASKS, make
+from tests.envs.differentiable import faulty
+
+SOURCE = Path(faulty.__file__).read_text(encoding="utf-8").splitlines()
+
+FAULTS = {
+    "NumpyInReward": ("NumPy is called with a tensor", "torch.sin"),
+    "NumpyDetached": (".numpy() leaves torch", "torch's function"),
+    "InPlaceRow": ("in-place write into a graph (x[…] = …)", "torch.stack"),
+    "InPlaceAdd": ("in-place write into a graph", "x = x + y"),
+    "Item": (".item() takes a number out of the graph", "torch.where"),
+    "Branch": ("a Python branch on a tensor", "torch.where"),
+    "DetachedReward": (".detach() cuts the graph", "drop it"),
+    "DataReward": (".data cuts the graph", "drop it"),
+    "ConstantReward": ("a detached reward", "from the state and action"),
+    "WrongSlope": ("the gradient of reward differs from finite differences", "a constant that should depend"),
+    "RootAtZero": ("the slope of sqrt is not finite at the zero state", "1e-12"),
+    "MaskedTooLate": ("is not finite at the zero state", "mask the argument"),
+    "RewardColumn": ("reward returned the shape [4, 1] for 4 envs", "[N]"),
+    "FloatFlag": ("terminated returned torch.float64", "bool [N]"),
+    "SinglePrecision": ("dynamics raised RuntimeError", "self.tensor"),
+}
+
+
+def line_of_fault(name: str) -> int:
+    """The line of class `name` that is marked, counted from 1."""
+    first = next(i for i, line in enumerate(SOURCE) if line.startswith(f"class {name}("))
+    return next(i + 1 for i, line in enumerate(SOURCE) if i > first and line.endswith("# FAULT"))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_told_with_its_line_and_its_cure(name: str) -> None:
+    found = check(getattr(faulty, name)(3))
+    message, cure = FAULTS[name]
+    matching = [f for f in found if message in f.message]
+    assert matching, found
+    assert matching[0].line == f"{faulty.__file__}:{line_of_fault(name)}"
+    assert cure in matching[0].cure
+    assert "\n" not in str(matching[0])
+
+
+def test_every_faulty_env_is_tested() -> None:
+    classes = {n for n, c in vars(faulty).items() if isinstance(c, type) and issubclass(c, DifferentiableEnv)}
+    assert classes - {"Good", "DifferentiableEnv"} == set(FAULTS)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_nothing_else_is_blamed(name: str) -> None:
+    """One fault must not raise a cloud of others in the methods that are sound."""
+    lines = {f.line for f in check(getattr(faulty, name)(3))}
+    assert lines == {f"{faulty.__file__}:{line_of_fault(name)}"}
+
+
+def test_a_sound_env_has_no_finding() -> None:
+    assert check(faulty.Good(3)) == []
+
+
+@pytest.mark.parametrize("env_id", list(TASKS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_our_own_tasks_are_sound(env_id: str, dtype: torch.dtype) -> None:
+    assert check(make(env_id, 3, dtype=dtype)) == []
+
+
+def test_checking_leaves_the_env_alone() -> None:
+    env = faulty.Good(3)
+    env.reset(4)
+    before = {k: v for k, v in env.state_dict().items() if k != "generator"}
+    check(env)
+    after = env.state_dict()
+    assert env.dtype == torch.float32
+    assert all(torch.equal(after[k], v) for k, v in before.items() if isinstance(v, torch.Tensor))
