@@ -12,7 +12,7 @@ from pgtrain.config import schema
 from pgtrain.config.update_checks import minibatch_size
 from pgtrain.learning import kl_guard, losses
 from pgtrain.learning.advantages import Estimator
-from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop
+from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop, Source
 from pgtrain.learning.host.natural import make_model
 from pgtrain.learning.host.pipeline import make_pipeline
 from pgtrain.learning.natural_gradient import FixedStep, LineSearch, NaturalUpdate, StepRule
@@ -35,11 +35,7 @@ def make_update(
     if isinstance(cfg.update, schema.NaturalConfig):
         return _natural(cfg, cfg.update, policy, flat, seed)
     assert isinstance(cfg.update, schema.GradientUpdateConfig)
-    update = _gradient(cfg, cfg.update, policy, flat, seed)
-    if isinstance(estimator, ParameterAdvantage):
-        assert isinstance(update.source, Backprop)
-        update.source = ParameterGradient(update.source, estimator, cfg.update.mean_over)
-    return update
+    return _gradient(cfg, cfg.update, policy, flat, seed, estimator)
 
 
 def _gradient(
@@ -48,9 +44,10 @@ def _gradient(
     policy: ActorCritic,
     flat: FlatParameters,
     seed: int,
+    estimator: Estimator | None,
 ) -> Update:
     policy_loss = _policy_loss(u, policy, flat.data.device)
-    source = Backprop(
+    source: Source = Backprop(
         policy,
         flat,
         policy_loss=policy_loss,
@@ -58,6 +55,8 @@ def _gradient(
         value_coef=u.value_coef or 0.0,
         normalize_advantage=cfg.advantage.normalize,
     )
+    if isinstance(estimator, ParameterAdvantage):
+        source = ParameterGradient(source, estimator, u.mean_over)
     optimizer = _optimizer(cfg.optim, flat.data)
     guard = _guard(u.kl_guard, cfg.optim.lr.value, flat.data.device)
     penalty = policy_loss if isinstance(policy_loss, losses.KLPenalty) else None

@@ -130,6 +130,7 @@ def test_parameter_scope_on_the_enumerated_mdp() -> None:
         update = make_update(cfg, policy, flat, 0, estimator)
         batch = flatten(estimator(rollout), cfg.gamma)
         # each trajectory weighs 1/191 in a batch; the baseline is the same for all, so parts can be weighed anew
+        assert update.pipeline.source is update.source  # pyright: ignore
         update.source(batch, Coefficients(0.0, 0.0))  # pyright: ignore
         scale = 191 / float(rollout.weight.sum()) if over == "steps" else 1.0
         torch.testing.assert_close(flat.grad, -estimator.gradient * scale)
