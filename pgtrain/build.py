@@ -23,6 +23,7 @@ from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateD
 from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RewardScaler, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
+from pgtrain.policies.squashed import TanhGaussian
 from pgtrain.rollout import Collector
 from pgtrain.runner import Plan, Runner
 from pgtrain.types import UserError
@@ -73,7 +74,7 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
         distribution,
         RunningMoments(env.obs_dim) if standardise else None,
         value_moments=RunningMoments(1, clip=math.inf, eps=1e-4) if p.normalize_value == "running" else None,
-        mean=p.mean,
+        mean=p.mean or "identity",
         log_std_init=p.log_std_init,
         log_std_min=p.log_std_min,
         log_std_max=p.log_std_max,
@@ -81,12 +82,12 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
 
 
 def make_distribution(cfg: schema.Config, env: VectorEnv) -> Categorical | DiagonalGaussian:
-    """Raises: UserError for gSDE with discrete actions."""
+    """Raises: UserError where the chosen distribution cannot serve the env's actions."""
     space, d = env.action_space, cfg.policy.distribution
     if hasattr(space, "n"):
-        if isinstance(d, schema.StateDependentConfig):
+        if not isinstance(d, schema.GaussianConfig):
             raise UserError(
-                f"policy/distribution=gsde needs continuous actions, and those of {cfg.env.id} are discrete: "
+                f"policy/distribution={d.name} needs continuous actions, and those of {cfg.env.id} are discrete: "
                 "use policy/distribution=gaussian, which then has no say"
             )
         return Categorical(int(space.n))  # pyright: ignore
@@ -99,7 +100,14 @@ def make_distribution(cfg: schema.Config, env: VectorEnv) -> Categorical | Diago
             sample_freq=d.sample_freq,
             expln=d.expln,
         )
-    return DiagonalGaussian(space.low, space.high)  # pyright: ignore
+    kind = TanhGaussian if isinstance(d, schema.TanhGaussianConfig) else DiagonalGaussian
+    made = kind(space.low, space.high)  # pyright: ignore
+    if kind is TanhGaussian and not made.bounded.any():
+        raise UserError(
+            f"policy/distribution=tanh_gaussian has nothing to squash in the unbounded actions {space} of "
+            f"{cfg.env.id}: use policy/distribution=gaussian"
+        )
+    return made
 
 
 def features_of(d: schema.DistributionConfig) -> str | None:

@@ -17,6 +17,7 @@ from pgtrain.learning import advantages, kl_guard, losses, schedules
 from pgtrain.learning.natural_gradient import FixedStep, LineSearch
 from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
 from pgtrain.policies.parameters import FlatParameters
+from pgtrain.policies.squashed import TanhGaussian
 from pgtrain.types import TrainingError, UserError
 from tests.support import configure, critic_only, env_id
 
@@ -198,6 +199,27 @@ def test_gsde_has_the_settings_of_the_config() -> None:
     settings["policy"]["hidden"] = []
     with build.make_env(cfg := configure(env_id("AsymBox"), **settings, **A2C), 2) as env:
         assert build.make_policy(cfg, env).log_std.shape == (1, 3)  # the observation itself
+
+
+def test_tanh_gaussian_is_squashed_once() -> None:
+    cfg = configure(env_id("AsymBox"), policy={"distribution": {"name": "tanh_gaussian"}}, **A2C)
+    assert cfg.policy.mean == "identity" and configure(env_id("AsymBox"), **A2C).policy.mean == "tanh"
+    with build.make_env(cfg, 2) as env:
+        policy = build.make_policy(cfg, env)
+    assert isinstance(policy.distribution, TanhGaussian) and not policy.squashed.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("UnboundedBox", "tanh_gaussian has nothing to squash in the unbounded actions"),
+        ("FixedLen", "tanh_gaussian needs continuous actions"),
+    ],
+)
+def test_tanh_gaussian_needs_a_bounded_box(name: str, text: str) -> None:
+    cfg = configure(env_id(name), policy={"distribution": {"name": "tanh_gaussian"}}, **A2C)
+    with build.make_env(cfg, 1) as env, pytest.raises(UserError, match=text):
+        build.make_policy(cfg, env)
 
 
 def test_initial_weights() -> None:

@@ -16,6 +16,7 @@ from pgtrain.config.schema import (
     MonteCarloConfig,
     NStepConfig,
     StateDependentConfig,
+    TanhGaussianConfig,
     ValueBaselineConfig,
     has_critic,
 )
@@ -50,6 +51,9 @@ def settle(config: Config) -> Config:
     config.update = settle_update(config)
     if has_critic(config) and config.policy.normalize_value is None:
         config.policy = replace(config.policy, normalize_value="running")
+    if config.policy.mean is None:
+        squashes = isinstance(config.policy.distribution, TanhGaussianConfig)
+        config.policy = replace(config.policy, mean="identity" if squashes else "tanh")
     if config.policy.ortho_init and config.policy.last_layer_gain is None:
         config.policy = replace(config.policy, last_layer_gain=LAST_LAYER_GAIN)
     if config.reward.scaling != "none" and config.reward.clip is None:
@@ -158,6 +162,12 @@ def _check_policy(config: Config) -> None:
             policy.last_layer_gain,
             "with policy.ortho_init=false",
             "use policy.ortho_init=true, or leave it out",
+        )
+    if isinstance(policy.distribution, TanhGaussianConfig) and policy.mean == "tanh":
+        raise ConfigError(
+            "policy.mean=tanh with policy/distribution=tanh_gaussian would squash twice, and the bounds would be out "
+            "of the mean's reach: use policy.mean=identity, or leave it out",
+            "policy.mean",
         )
     if isinstance(policy.distribution, StateDependentConfig) and policy.distribution.sample_freq == 0:
         raise ConfigError(

@@ -120,6 +120,11 @@ class StateDependentConfig(DistributionConfig):
 
 
 @dataclass
+class TanhGaussianConfig(DistributionConfig):
+    name: str = setting("tanh_gaussian", "kind of distribution")
+
+
+@dataclass
 class PolicyConfig:
     name: str = setting("mlp", "kind of network", choices=("mlp",))
     hidden: list[int] = setting([64, 64], "width of each hidden layer", low=1)
@@ -135,9 +140,10 @@ class PolicyConfig:
         "running: the critic learns standardised value targets (Pop-Art); null: running where there is a critic",
         choices=("running", "none"),
     )
-    mean: str = setting(
-        "tanh",
-        "mean of a Gaussian: tanh (scaled to the action bounds) or identity",
+    mean: str | None = setting(
+        None,
+        "mean of a Gaussian: tanh (scaled to the action bounds) or identity; null: tanh, or identity where the "
+        "distribution itself squashes",
         choices=("tanh", "identity"),
     )
     log_std_init: float = setting(0.0, "Gaussian: log std at the start, held within log_std_min and _max")
@@ -277,7 +283,11 @@ OPTIONS: dict[type, dict[str, type]] = {
         "rmsprop_tf": RMSpropTFConfig,
         "sgd": SGDConfig,
     },
-    DistributionConfig: {"gaussian": GaussianConfig, "gsde": StateDependentConfig},
+    DistributionConfig: {
+        "gaussian": GaussianConfig,
+        "tanh_gaussian": TanhGaussianConfig,
+        "gsde": StateDependentConfig,
+    },
 }
 
 

@@ -272,6 +272,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"policy__distribution": {"name": "gsde", "sample_freq": 0}},
         r"policy\.distribution\.sample_freq=0: must be a whole number of at least 1, or -1",
     ),
+    (
+        STEPS,
+        {"policy__distribution": {"name": "tanh_gaussian"}, "policy__mean": "tanh"},
+        r"policy\.mean=tanh with policy/distribution=tanh_gaussian would squash twice",
+    ),
     (STEPS, {"entropy": {"name": "linear", "coef": 0}}, r"entropy=linear has no effect with entropy\.coef"),
     (
         STEPS,
