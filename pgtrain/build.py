@@ -9,9 +9,11 @@ import numpy as np
 import torch
 
 from pgtrain import device
+from pgtrain.build_pathwise import make_window_parts
 from pgtrain.build_update import make_schedule, make_update
 from pgtrain.callbacks import Checkpointer
 from pgtrain.config import checks, convert, schema, update_checks
+from pgtrain.envs.differentiable import registration
 from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning import advantages
@@ -147,15 +149,20 @@ def make_runner(
     seeds = streams(cfg.seed)
     whole = cfg.collect.unit == "episodes"
     u, value_clip = cfg.update, getattr(cfg.update.value_loss, "clip", None)
+    if isinstance(u, schema.WindowUpdateConfig):
+        collector, estimator, update = make_window_parts(cfg, policy, flat, seeds)
+    else:
+        actor = make_actor(policy, env.num_envs, seeds["action"])
+        collector = Collector(env, policy, actor, seeds["env"], cfg.horizon or 512)
+        estimator = make_estimator(cfg)
+        update = make_update(cfg, policy, flat, seeds["minibatch"])
     return Runner(
         plan=Plan(cfg.total_steps, None if whole else cfg.horizon, cfg.collect.episodes if whole else None),
         policy=policy,
-        collector=Collector(
-            env, policy, make_actor(policy, env.num_envs, seeds["action"]), seeds["env"], cfg.horizon or 512
-        ),
+        collector=collector,
         reward_scaler=make_reward_scaler(cfg, env, where),
-        estimator=make_estimator(cfg),
-        update=make_update(cfg, policy, flat, seeds["minibatch"]),
+        estimator=estimator,
+        update=update,
         learning_rate=make_schedule(cfg.optim.lr),
         entropy_coef=make_schedule(cfg.entropy),
         clip=make_schedule(u.clip) if isinstance(u, schema.ClippedConfig) else None,
@@ -188,7 +195,9 @@ def tell(cfg: schema.Config, policy: ActorCritic) -> list[str]:
 
 
 def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> None:
-    """Settings that this env's spaces leave without effect are refused, not ignored."""
+    """Settings that this env leaves without effect are refused, not ignored; so is an env that an update cannot use."""
+    if isinstance(cfg.update, schema.WindowUpdateConfig):
+        registration.load(cfg.env.id)
     if hasattr(env.action_space, "n"):
         keys = ["policy.mean", "policy.log_std_init", "policy.log_std_min", "policy.log_std_max"]
         keys += ["policy/distribution", "policy.distribution."]

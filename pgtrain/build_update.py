@@ -41,7 +41,7 @@ def _gradient(
         policy,
         flat,
         policy_loss=policy_loss,
-        value_loss=_value_loss(u.value_loss),
+        value_loss=make_value_loss(u.value_loss),
         value_coef=u.value_coef or 0.0,
         normalize_advantage=cfg.advantage.normalize,
     )
@@ -50,7 +50,7 @@ def _gradient(
     return Update(
         source,
         flat,
-        _optimizer(cfg.optim, flat.data),
+        make_optimizer(cfg.optim, flat.data),
         torch.Generator().manual_seed(seed),
         epochs=u.epochs,
         minibatch_size=minibatch_size(cfg)[1],
@@ -67,9 +67,9 @@ def _natural(
     if policy.has_critic:
         assert u.critic_epochs is not None
         critic = Update(
-            CriticBackprop(policy, flat, _value_loss(u.value_loss)),
+            CriticBackprop(policy, flat, make_value_loss(u.value_loss)),
             flat,
-            _optimizer(cfg.optim, flat.data),
+            make_optimizer(cfg.optim, flat.data),
             torch.Generator().manual_seed(seed),
             epochs=u.critic_epochs,
             minibatch_size=u.critic_minibatch_size,
@@ -99,7 +99,7 @@ def _policy_loss(
     return losses.PolicyGradient(u.mean_over)
 
 
-def _value_loss(v: schema.ValueLossConfig) -> losses.ValueLoss:
+def make_value_loss(v: schema.ValueLossConfig) -> losses.ValueLoss:
     if isinstance(v, schema.HuberConfig):
         return losses.HuberError(v.delta)
     if isinstance(v, schema.ClipMaxConfig | schema.ClipOnlyConfig):
@@ -124,13 +124,13 @@ def _step_rule(s: schema.StepConfig) -> StepRule:
     return FixedStep(s.size)
 
 
-def _optimizer(o: schema.OptimConfig, data: Tensor) -> Optimizer:
+def make_optimizer(o: schema.OptimConfig, data: Tensor) -> Optimizer:
     if isinstance(o, schema.SGDConfig):
         return SGD(data, momentum=o.momentum)
     if isinstance(o, schema.RMSpropConfig | schema.RMSpropTFConfig):
         return RMSprop(data, alpha=o.alpha, eps=o.eps, tensorflow=isinstance(o, schema.RMSpropTFConfig))
     assert isinstance(o, schema.AdamConfig)
-    return Adam(data, eps=o.eps)
+    return Adam(data, betas=(o.beta1, o.beta2), eps=o.eps)
 
 
 def make_schedule(s: schema.EntropyConfig | schema.LearningRateConfig | schema.ClipConfig) -> Schedule:

@@ -18,8 +18,10 @@ from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.batch import Batch, Coefficients, flatten
 from pgtrain.learning.natural_gradient import NaturalUpdate
+from pgtrain.learning.pathwise_update import PathwiseUpdate
 from pgtrain.learning.schedules import Measured, Schedule
 from pgtrain.learning.updates import Update, UpdateResult
+from pgtrain.learning.window import WindowCollector
 from pgtrain.monitor.diagnostics import locate_non_finite, policy_metrics, rollout_metrics
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
@@ -63,10 +65,10 @@ class Runner:
 
     plan: Plan
     policy: ActorCritic
-    collector: Collector
+    collector: Collector | WindowCollector
     reward_scaler: RewardScaler | None
     estimator: Estimator
-    update: Update | NaturalUpdate
+    update: Update | NaturalUpdate | PathwiseUpdate
     learning_rate: Schedule
     entropy_coef: Schedule
     discount: float | None  # γ: weigh the steps of an episode by γᵗ, the exact discounted gradient
@@ -121,7 +123,8 @@ class Runner:
         batch = flatten(rollout, self.discount)
         coefficients = self._coefficients(rollout)
         anew = self._reestimate(rollout) if self.recompute_advantages else None
-        result = self.update(batch, coefficients, anew)
+        experience: Any = rollout if self.update.through_time else batch
+        result = self.update(experience, coefficients, anew)
         made = result.ok.tolist()
         self._adapt(rollout, batch, learned=any(made))
         clock.lap("time/update")
@@ -234,6 +237,7 @@ class Runner:
         metrics |= {
             "episode/count": len(returns),
             "gradient/skipped_updates": p.skipped_updates,
+            "gradient/skipped_share": p.skipped_updates / max(p.updates, 1),
             "schedule/entropy_coef": coefficients.entropy_coef,
             "progress/iteration": p.iterations,
             "progress/steps": p.steps,

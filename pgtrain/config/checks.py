@@ -18,11 +18,13 @@ from pgtrain.config.schema import (
     StateDependentConfig,
     TanhGaussianConfig,
     ValueBaselineConfig,
+    WindowUpdateConfig,
     has_critic,
 )
+from pgtrain.config.pathwise_checks import check_pathwise
 from pgtrain.config.update_checks import (
-    ADD_CRITIC,
     NO_CRITIC,
+    add_critic,
     check_update,
     minibatch_size,
     settle_update,
@@ -50,7 +52,8 @@ def settle(config: Config) -> Config:
     )
     config.update = settle_update(config)
     if has_critic(config) and config.policy.normalize_value is None:
-        config.policy = replace(config.policy, normalize_value="running")
+        through_time = isinstance(config.update, WindowUpdateConfig)
+        config.policy = replace(config.policy, normalize_value="none" if through_time else "running")
     if config.policy.mean is None:
         squashes = isinstance(config.policy.distribution, TanhGaussianConfig)
         config.policy = replace(config.policy, mean="identity" if squashes else "tanh")
@@ -74,6 +77,7 @@ def check(config: Config) -> None:
     _check_critic(config)
     _check_policy(config)
     check_update(config)
+    check_pathwise(config)
     _check_env(config)
     _check_rest(config)
 
@@ -137,9 +141,10 @@ def _check_critic(config: Config) -> None:
     if has_critic(config):
         return
     if config.policy.share != 0:
-        raise no_effect("policy.share", config.policy.share, NO_CRITIC, ADD_CRITIC)
+        raise no_effect("policy.share", config.policy.share, NO_CRITIC, add_critic(config))
     if config.policy.normalize_value is not None:
-        raise no_effect("policy.normalize_value", config.policy.normalize_value, NO_CRITIC, ADD_CRITIC)
+        value = config.policy.normalize_value
+        raise no_effect("policy.normalize_value", value, NO_CRITIC, add_critic(config))
 
 
 def _check_policy(config: Config) -> None:

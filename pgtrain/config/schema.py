@@ -22,6 +22,7 @@ from pgtrain.config.parts import (
     CosineEntropyConfig,
     CosineLearningRateConfig,
     EntropyConfig,
+    FastAdamConfig,
     GaeConfig,
     LearningRateConfig,
     LeaveOneOutBaselineConfig,
@@ -29,6 +30,7 @@ from pgtrain.config.parts import (
     LinearLearningRateConfig,
     MeanBaselineConfig,
     MonteCarloConfig,
+    NoAdvantageConfig,
     NoBaselineConfig,
     NStepConfig,
     OptimConfig,
@@ -39,9 +41,11 @@ from pgtrain.config.parts import (
     SGDConfig,
     TargetEntropyConfig,
     TdConfig,
+    TdLambdaConfig,
     ValueBaselineConfig,
 )
 from pgtrain.config.update_parts import (
+    AlphaOrderConfig,
     ClipConfig,
     ClipMaxConfig,
     ClipOnlyConfig,
@@ -56,6 +60,7 @@ from pgtrain.config.update_parts import (
     LineSearchConfig,
     NaturalConfig,
     NoGuardConfig,
+    PathwiseConfig,
     PolicyGradientConfig,
     SkipGuardConfig,
     SquaredErrorConfig,
@@ -67,6 +72,9 @@ from pgtrain.config.update_parts import (
 )
 from pgtrain.config.update_parts import (
     GradientUpdateConfig as GradientUpdateConfig,
+)
+from pgtrain.config.update_parts import (
+    WindowUpdateConfig as WindowUpdateConfig,
 )
 
 ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu", "leaky_relu")
@@ -242,6 +250,8 @@ OPTIONS: dict[type, dict[str, type]] = {
         "n_step": NStepConfig,
         "gae": GaeConfig,
         "bootstrapped_return": BootstrappedReturnConfig,
+        "td_lambda": TdLambdaConfig,
+        "none": NoAdvantageConfig,
     },
     ValueLossConfig: {
         "squared": SquaredErrorConfig,
@@ -263,6 +273,8 @@ OPTIONS: dict[type, dict[str, type]] = {
         "kl_penalty": KLPenaltyConfig,
         "natural": NaturalConfig,
         "trust_region": TrustRegionConfig,
+        "pathwise": PathwiseConfig,
+        "alpha_order": AlphaOrderConfig,
     },
     EntropyConfig: {
         "constant": ConstantEntropyConfig,
@@ -279,6 +291,7 @@ OPTIONS: dict[type, dict[str, type]] = {
     },
     OptimConfig: {
         "adam": AdamConfig,
+        "adam_fast": FastAdamConfig,
         "rmsprop": RMSpropConfig,
         "rmsprop_tf": RMSpropTFConfig,
         "sgd": SGDConfig,
@@ -296,4 +309,4 @@ def has_critic(config: Config) -> bool:
     advantage = config.advantage
     if isinstance(advantage, MonteCarloConfig):
         return isinstance(advantage.baseline, ValueBaselineConfig)
-    return True
+    return not isinstance(advantage, NoAdvantageConfig)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -133,6 +133,8 @@ class NaturalUpdate:
     is exactly 0 there is no direction and no step is made.
     Raises: UserError if actor and critic share layers: a step in the actor's metric would move the critic blindly.
     """
+
+    through_time: ClassVar[bool] = False
 
     policy: ActorCritic
     flat: FlatParameters

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,6 +47,8 @@ class Update:
 
     `measure_kl` (batch → mean KL(old ‖ now), 0-d) is called for guards that ask for it, once an epoch at most.
     """
+
+    through_time: ClassVar[bool] = False  # works on rows in any order, not on the window itself
 
     source: Source
     flat: FlatParameters

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium as gym
 
 from pgtrain.envs import native
+from pgtrain.envs.registry import find_spec
 from pgtrain.types import UserError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Task(NamedTuple):
     name: str
     max_episode_steps: int | None
     kwargs: tuple[str, ...] = ()
+    equals: str = ""  # the Gymnasium env that it repeats step by step
 
 
 _HERE = "pgtrain.envs.differentiable"
@@ -38,7 +40,7 @@ def _add(env_id: str, task: Task) -> None:
     entry_point = f"{_HERE}.single:{env_id}"
     if env_id not in gym.registry:
         gym.register(env_id, entry_point=entry_point, max_episode_steps=task.max_episode_steps)
-    native.NATIVE[env_id] = native.Native(f"{_HERE}.host", env_id, entry_point, task.kwargs)
+    native.NATIVE[env_id] = native.Native(f"{_HERE}.host", env_id, entry_point, task.kwargs, task.equals)
     TASKS[env_id] = task
 
 
@@ -63,10 +65,11 @@ def own_kwargs(cls: type[DifferentiableEnv]) -> tuple[str, ...]:
 
 
 def load(env_id: str) -> type[DifferentiableEnv]:
-    """The class of an id; `module:Id` imports the module first. Raises UserError for an id that is not known."""
-    module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
+    """The class of an id; `module:Id` imports the module first.
+
+    Raises: UserError for an id that is not registered at all, or whose env is not differentiable.
+    """
+    name = find_spec(env_id).id
     if name not in TASKS:
         near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.3)
         hint = f"; the nearest is {near[0]}" if near else ""
@@ -90,7 +93,7 @@ def make(env_id: str, num_envs: int, **settings: Any) -> DifferentiableEnv:
     return cls(num_envs, env_id=env_id, **settings)
 
 
-_add("pgtrain/Pendulum-v0", Task(f"{_HERE}.pendulum", "Pendulum", 200, ("g",)))
+_add("pgtrain/Pendulum-v0", Task(f"{_HERE}.pendulum", "Pendulum", 200, ("g",), "Pendulum-v1"))
 _add("pgtrain/CartPoleSwingUp-v0", Task(f"{_HERE}.cartpole", "CartPoleSwingUp", 200))
 _add("pgtrain/Acrobot-v0", Task(f"{_HERE}.acrobot", "Acrobot", 200))
 _add("pgtrain/Quadrotor-v0", Task(f"{_HERE}.quadrotor", "Quadrotor", 200))
