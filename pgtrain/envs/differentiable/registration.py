@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium as gym
 
 from pgtrain.envs import native
-from pgtrain.envs.registry import find_spec
+from pgtrain.envs.registry import find_spec, told_in_one_line, unknown_kwarg
 from pgtrain.types import UserError
 
 if TYPE_CHECKING:
@@ -71,26 +71,29 @@ def load(env_id: str) -> type[DifferentiableEnv]:
     """
     name = find_spec(env_id).id
     if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.3)
+        own = sorted(key for key in TASKS if key.startswith("pgtrain/"))
+        near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.5)
         hint = f"; the nearest is {near[0]}" if near else ""
         raise UserError(
             f"env={env_id} is not differentiable: gradients need an env in torch, registered with "
-            f"pgtrain.envs.differentiable.register; pgtrain's own are {', '.join(sorted(TASKS))}{hint}"
+            f"pgtrain.envs.differentiable.register; pgtrain's own are {', '.join(own)}{hint}"
         )
     task = TASKS[name]
     return getattr(importlib.import_module(task.module), task.name)
 
 
 def make(env_id: str, num_envs: int, **settings: Any) -> DifferentiableEnv:
-    """N envs of an id as one tensor env. `settings`: device, dtype, max_episode_steps and the task's own arguments."""
+    """N envs of an id as one tensor env. `settings`: device, dtype, max_episode_steps and the task's own arguments.
+
+    Raises: UserError for an env that is not differentiable, or that cannot be made with these settings.
+    """
     cls = load(env_id)
     allowed = {*own_kwargs(cls), "device", "dtype", "max_episode_steps"}
     for name in settings:
         if name not in allowed:
-            raise UserError(
-                f"env.kwargs.{name}: env={env_id} has no such argument; it takes: {', '.join(sorted(allowed))}"
-            )
-    return cls(num_envs, env_id=env_id, **settings)
+            raise UserError(unknown_kwarg(env_id, name, list(own_kwargs(cls))))
+    with told_in_one_line(env_id, settings):
+        return cls(num_envs, env_id=env_id, **settings)
 
 
 _add("pgtrain/Pendulum-v0", Task(f"{_HERE}.pendulum", "Pendulum", 200, ("g",), "Pendulum-v1"))
