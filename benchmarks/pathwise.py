@@ -5,10 +5,10 @@
     python benchmarks/pathwise.py report
     python benchmarks/pathwise.py speed [--envs 64,1024] [--seconds 3] [--device cpu]
 
-`learn` trains by the recipes with the overrides below, one torch thread, and plays the parameters greedily in 100 envs on
-the way, at the same 100 starts each time; these episodes count neither as steps nor as seconds. A finished run is a line of
-benchmarks/results/pathwise.jsonl, and is not run again. `lqr` tells how far the linear gain is from the optimal one after
-backpropagation through time. `report` writes the table and the curves of docs/pathwise.md from that file.
+`learn` trains by the recipes with the overrides below, one torch thread, and plays the parameters greedily in 100 envs
+on the way, at the same 100 starts each time; these episodes count neither as steps nor as seconds. A finished run is a
+line of benchmarks/results/pathwise.jsonl, and is not run again. `lqr` tells how far the linear gain is from the optimal
+one after backpropagation through time. `report` writes the table and the curves of docs/pathwise.md from that file.
 
 `speed` counts env steps per CPU second (wall second on a GPU) of forward and backward through a window of 32 steps:
 raw     the dynamics and reward functions alone in a hand-written loop, resets and time limits left out

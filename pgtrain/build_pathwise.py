@@ -10,7 +10,6 @@ import torch
 from pgtrain.build_update import make_optimizer, make_value_loss
 from pgtrain.config import schema
 from pgtrain.envs.differentiable import registration
-from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.gradients import CriticBackprop
 from pgtrain.learning.pathwise_gradients import AlphaOrder, BothOrders, Comparison, Pathwise
 from pgtrain.learning.pathwise_update import PathwiseUpdate, TargetCritic, TDLambda, WindowReturn
@@ -25,7 +24,7 @@ QUARTER = 4
 
 class WindowParts(NamedTuple):
     collector: WindowCollector
-    estimator: Estimator
+    estimator: TDLambda | WindowReturn
     update: PathwiseUpdate
 
 
@@ -62,7 +61,9 @@ def make_window_parts(
         u.critic_lr_ratio or 1.0,
     )
     collector = WindowCollector(env, policy, (seeds["env"], seeds["action"]), target, probe)
-    estimator = TDLambda(cfg.gamma, a.lam) if isinstance(a, schema.TdLambdaConfig) else WindowReturn(cfg.gamma)
+    estimator = (
+        TDLambda(cfg.gamma, a.lam) if isinstance(a, schema.TdLambdaConfig) else WindowReturn(cfg.gamma)
+    )
     return WindowParts(collector, estimator, update)
 
 

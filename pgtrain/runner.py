@@ -18,7 +18,7 @@ from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.batch import Batch, Coefficients, flatten
 from pgtrain.learning.natural_gradient import NaturalUpdate
-from pgtrain.learning.pathwise_update import PathwiseUpdate
+from pgtrain.learning.pathwise_update import PathwiseUpdate, TDLambda, WindowReturn
 from pgtrain.learning.schedules import Measured, Schedule
 from pgtrain.learning.updates import Update, UpdateResult
 from pgtrain.learning.window import WindowCollector
@@ -67,7 +67,7 @@ class Runner:
     policy: ActorCritic
     collector: Collector | WindowCollector
     reward_scaler: RewardScaler | None
-    estimator: Estimator
+    estimator: Estimator | TDLambda | WindowReturn
     update: Update | NaturalUpdate | PathwiseUpdate
     learning_rate: Schedule
     entropy_coef: Schedule

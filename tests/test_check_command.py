@@ -15,9 +15,7 @@ MODULE = "tests.envs.differentiable.registered"
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_fault_is_told_with_its_line_and_its_cure(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_fault_is_told_with_its_line_and_its_cure(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"env={MODULE}:{name}-v0"]) == 1
     lines = capsys.readouterr().out.splitlines()
     message, cure = FAULTS[name]

@@ -54,7 +54,9 @@ def parse(argv: list[str]) -> tuple[str, dict[str, Any], dict[str, int]]:
                 f"{word}: no setting of check{hint} (settings: env, env.kwargs.*, {', '.join(NUMBERS)})"
             )
     if not env_id:
-        raise UserError("no env is given; expected: pgtrain check env=ID, for example env=pgtrain/Pendulum-v0")
+        raise UserError(
+            "no env is given; expected: pgtrain check env=ID, for example env=pgtrain/Pendulum-v0"
+        )
     return env_id, kwargs, numbers
 
 
@@ -81,5 +83,7 @@ def main(argv: list[str]) -> int:
     for finding in found:
         print(finding)
     faults = "1 fault" if len(found) == 1 else f"{len(found)} faults"
-    print(f"{env_id}: {faults if found else 'no fault found: gradients flow, and agree with finite differences'}")
+    print(
+        f"{env_id}: {faults if found else 'no fault found: gradients flow, and agree with finite differences'}"
+    )
     return 1 if found else 0

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from pgtrain.config.errors import ConfigError, no_effect
+from pgtrain.config.pathwise_checks import check_pathwise
 from pgtrain.config.schema import (
     AdvantageConfig,
     Config,
@@ -21,7 +22,6 @@ from pgtrain.config.schema import (
     WindowUpdateConfig,
     has_critic,
 )
-from pgtrain.config.pathwise_checks import check_pathwise
 from pgtrain.config.update_checks import (
     NO_CRITIC,
     add_critic,

@@ -100,7 +100,9 @@ class TdLambdaConfig(AdvantageConfig):
     """Pathwise updates: what the critic learns. The actor's gradient is that of the rewards themselves."""
 
     name: str = setting("td_lambda", "kind of estimator")
-    lam: float = setting(0.95, "0: one step, then the target critic; 1: all rewards of the window", low=0, high=1)
+    lam: float = setting(
+        0.95, "0: one step, then the target critic; 1: all rewards of the window", low=0, high=1
+    )
 
 
 @dataclass

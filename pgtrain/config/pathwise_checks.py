@@ -41,11 +41,17 @@ def _check_ignored(config: Config) -> None:
         if getattr(advantage, name):
             raise no_effect(f"advantage.{name}", True, why, "leave it out")
     if entropy.name != "constant":
-        raise no_effect("entropy", entropy.name, why, "use entropy=constant, and policy.log_std_min to keep noise")
+        raise no_effect(
+            "entropy", entropy.name, why, "use entropy=constant, and policy.log_std_min to keep noise"
+        )
     if entropy.coef:
-        raise no_effect("entropy.coef", entropy.coef, why, "leave it out, and use policy.log_std_min to keep noise")
+        raise no_effect(
+            "entropy.coef", entropy.coef, why, "leave it out, and use policy.log_std_min to keep noise"
+        )
     if config.reward.scaling != "none":
-        raise no_effect("reward.scaling", config.reward.scaling, why, "scale the reward in the env, or leave it out")
+        raise no_effect(
+            "reward.scaling", config.reward.scaling, why, "scale the reward in the env, or leave it out"
+        )
     if config.update.mean_over != "steps":
         raise no_effect("update.mean_over", config.update.mean_over, why, "leave it out")
     if config.policy.normalize_value == "running":
@@ -65,11 +71,17 @@ def _check_ignored(config: Config) -> None:
 def _check_envs(config: Config, update: WindowUpdateConfig) -> None:
     if config.env.backend not in ("auto", "native"):
         raise no_effect(
-            "env.backend", config.env.backend, f"with update={update.name}, whose envs are one tensor", "leave it out"
+            "env.backend",
+            config.env.backend,
+            f"with update={update.name}, whose envs are one tensor",
+            "leave it out",
         )
     if config.env.workers is not None:
         raise no_effect(
-            "env.workers", config.env.workers, f"with update={update.name}, whose envs are one tensor", "leave it out"
+            "env.workers",
+            config.env.workers,
+            f"with update={update.name}, whose envs are one tensor",
+            "leave it out",
         )
     if (config.collect.episodes or 1) > 1:
         raise ConfigError(
@@ -85,4 +97,6 @@ def _check_envs(config: Config, update: WindowUpdateConfig) -> None:
             "num_envs",
         )
     if update.delta is not None and update.tolerance is None:
-        raise no_effect("update.delta", update.delta, "without update.tolerance", "use e.g. update.tolerance=0.1")
+        raise no_effect(
+            "update.delta", update.delta, "without update.tolerance", "use e.g. update.tolerance=0.1"
+        )

@@ -225,7 +225,9 @@ class WindowUpdateConfig(UpdateConfig):
         None, "the critic's passes over the window; null: 8 where there is a critic", low=1
     )
     critic_minibatch_size: int | None = setting(
-        None, "steps of a gradient of the critic; null: a quarter of the window where there is a critic", low=1
+        None,
+        "steps of a gradient of the critic; null: a quarter of the window where there is a critic",
+        low=1,
     )
     critic_lr_ratio: float | None = setting(
         None, "the critic's learning rate over the actor's; null: 0.4 where there is a critic", above=0

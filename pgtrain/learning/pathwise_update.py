@@ -117,7 +117,9 @@ class PathwiseUpdate:
         self, rollout: Rollout, coefficients: Coefficients, reestimate: Reestimate | None = None
     ) -> UpdateResult:
         """`rollout` as the estimator left it. `ok` has the actor's step first, then each of the critic's."""
-        assert reestimate is None, "the critic's targets come from the target critic, which the epochs do not move"
+        assert reestimate is None, (
+            "the critic's targets come from the target critic, which the epochs do not move"
+        )
         stats = self.source(rollout)
         grad, norm = pathwise.limit_norm(self.flat.grad, self.max_grad_norm)
         ok = torch.isfinite(norm) & torch.isfinite(stats["loss"])

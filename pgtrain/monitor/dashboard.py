@@ -272,7 +272,7 @@ METRICS: tuple[Metric, ...] = (
         "norm, first state",
         "Slope of a window's loss in the states after its first step: what came back through the whole window.",
         "loss / state",
-        "Far above that of the last state: the gradient explodes on its way back; a shorter `horizon`. Near 0: it vanishes.",
+        "Far above that of the last state: it explodes on its way back, take a shorter `horizon`. Near 0: it vanishes.",
         GRADIENT,
     ),
     Metric(
@@ -304,15 +304,15 @@ METRICS: tuple[Metric, ...] = (
         "alpha",
         "Weight of the pathwise gradient in the mixture (mean over parameters); the score function has the rest.",
         "fraction",
-        "Near 0: the dynamics are too stiff or jump; the pathwise half of the envs is wasted, `algo=ppo` may do better.",
+        "Near 0: the dynamics are too stiff or jump; half of the envs is wasted, `algo=ppo` may do better.",
         GRADIENT,
     ),
     Metric(
         "gradient/variance_pathwise",
         "variance, pathwise",
-        "Variance (summed over parameters) of the gradient that backpropagation through the env gives; last comparison.",
+        "Variance (summed over parameters) of the gradient by backpropagation through the env; last comparison.",
         "(loss / parameter)²",
-        "Above that of the score function: backpropagation has lost its advantage; a shorter `horizon` or `alpha_order`.",
+        "Above that of the score function: too long a way back; a shorter `horizon`, or `algo=alpha_order`.",
         GRADIENT,
     ),
     Metric(
@@ -471,7 +471,8 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
         Chart("Skipped updates", ("gradient/skipped_updates",)),
         Chart("Skipped updates, share", ("gradient/skipped_share",)),
         Chart(
-            "Gradient through time", ("gradient/norm_first", "gradient/norm_last", "gradient/norm_through_time")
+            "Gradient through time",
+            ("gradient/norm_first", "gradient/norm_last", "gradient/norm_through_time"),
         ),
         Chart("Gradient through time: peak at step", ("gradient/norm_peak_step",)),
         Chart("Weight of the pathwise gradient", ("gradient/alpha",)),

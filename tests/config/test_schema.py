@@ -298,7 +298,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     (WINDOW, {"advantage__normalize": True}, r"advantage\.normalize=true has no effect with update=pathwise"),
     (WINDOW, {"advantage__discount_states": True}, r"advantage\.discount_states=true has no effect"),
-    (WINDOW, {"entropy": {"name": "constant", "coef": 0.1}}, r"entropy\.coef=0\.1 has no effect with update="),
+    (
+        WINDOW,
+        {"entropy": {"name": "constant", "coef": 0.1}},
+        r"entropy\.coef=0\.1 has no effect with update=",
+    ),
     (WINDOW, {"entropy": {"name": "linear"}}, r"entropy=linear has no effect with update=pathwise"),
     (WINDOW, {"reward__scaling": "running_std"}, r"reward\.scaling=running_std has no effect"),
     (
@@ -307,15 +311,27 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         r"policy\.normalize_value=running: the target critic .* use policy\.normalize_value=none",
     ),
     (WINDOW, {"policy__share": 1}, r"policy\.share=1: with update=pathwise .* use policy\.share=0"),
-    (WINDOW, {"policy__distribution": {"name": "gsde"}}, r"policy/distribution=gsde: update=pathwise needs noise"),
+    (
+        WINDOW,
+        {"policy__distribution": {"name": "gsde"}},
+        r"policy/distribution=gsde: update=pathwise needs noise",
+    ),
     (
         WINDOW,
         {"policy__distribution": {"name": "tanh_gaussian"}, "policy__mean": "tanh"},
         r"policy\.mean=tanh with policy/distribution=tanh_gaussian would squash twice",
     ),
-    (WINDOW, {"env__backend": "sync"}, r"env\.backend=sync has no effect with update=pathwise, whose envs are one"),
+    (
+        WINDOW,
+        {"env__backend": "sync"},
+        r"env\.backend=sync has no effect with update=pathwise, whose envs are one",
+    ),
     (WINDOW, {"env__workers": 2}, r"env\.workers=2 has no effect with update=pathwise"),
-    (WINDOW, {"update__critic_minibatch_size": 129}, r"critic_minibatch_size=129: must be at most the batch of 128"),
+    (
+        WINDOW,
+        {"update__critic_minibatch_size": 129},
+        r"critic_minibatch_size=129: must be at most the batch of 128",
+    ),
     (
         WINDOW | {"horizon": None, "collect": {"unit": "episodes"}},
         {"update__mean_over": "episodes"},
@@ -326,10 +342,22 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"collect__episodes": 2},
         r"collect\.episodes=2: update=pathwise goes through one episode of each env",
     ),
-    (BLIND, {"update__target_alpha": 0.5}, r"update\.target_alpha=0\.5 has no effect without a critic: use advan"),
+    (
+        BLIND,
+        {"update__target_alpha": 0.5},
+        r"update\.target_alpha=0\.5 has no effect without a critic: use advan",
+    ),
     (BLIND, {"update__critic_lr_ratio": 0.5}, r"update\.critic_lr_ratio=0\.5 has no effect without a critic"),
-    (BLIND, {"update__critic_epochs": 2}, r"critic_epochs=2 has no effect without a critic: use advantage=td_lambda"),
-    (BLIND, {"policy__normalize_value": "none"}, r"policy\.normalize_value=none has no effect without a critic"),
+    (
+        BLIND,
+        {"update__critic_epochs": 2},
+        r"critic_epochs=2 has no effect without a critic: use advantage=td_lambda",
+    ),
+    (
+        BLIND,
+        {"policy__normalize_value": "none"},
+        r"policy\.normalize_value=none has no effect without a critic",
+    ),
     (MIXED, {"num_envs": 7}, r"num_envs=7: update=alpha_order needs at least 2 x update\.groups=8"),
     (MIXED, {"update__delta": 0.1}, r"update\.delta=0\.1 has no effect without update\.tolerance"),
     (STEPS, {"update__minibatch_size": 129}, r"minibatch_size=129: must be at most the batch of 128 steps"),
@@ -432,7 +460,14 @@ def test_settling_again_changes_nothing_and_leaves_its_argument_alone() -> None:
 
 
 def test_who_has_a_critic() -> None:
-    for name, critic in [("td", True), ("n_step", True), ("gae", True), ("monte_carlo", False), ("td_lambda", True), ("none", False)]:
+    for name, critic in [
+        ("td", True),
+        ("n_step", True),
+        ("gae", True),
+        ("monte_carlo", False),
+        ("td_lambda", True),
+        ("none", False),
+    ]:
         assert has_critic(from_dict({"advantage": {"name": name}})) is critic
     value = {"name": "monte_carlo", "baseline": {"name": "value"}}
     assert has_critic(from_dict({"advantage": value}))

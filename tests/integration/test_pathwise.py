@@ -39,7 +39,12 @@ RECIPES = {
     "shac-episodes": ["algo=shac", "env=pgtrain/Pendulum-v0", "collect.unit=episodes", "horizon=null"],
 }  # fmt: skip
 ORDERS = {"gradient/variance_pathwise", "gradient/variance_score"}
-THROUGH_TIME = {"gradient/norm_first", "gradient/norm_last", "gradient/norm_through_time", "gradient/norm_peak_step"}
+THROUGH_TIME = {
+    "gradient/norm_first",
+    "gradient/norm_last",
+    "gradient/norm_through_time",
+    "gradient/norm_peak_step",
+}
 OF_ALL = {
     "loss/actor", "gradient/norm", "gradient/skipped_share", "gradient/skipped_updates", "policy/entropy", "policy/std",
     "policy/kl", "advantage/std", "schedule/learning_rate", "episode/return", *ORDERS,
@@ -107,9 +112,12 @@ def test_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
         runner._iterate()
         runner._iterate()
     assert torch.equal(one.update.flat.data, two.update.flat.data)
-    told = [[{k: v for k, v in row.items() if not k.startswith("time/")} for row in x.rows] for x in (log, other)]
+    told = [
+        [{k: v for k, v in row.items() if not k.startswith("time/")} for row in x.rows] for x in (log, other)
+    ]
     for row in told[1]:  # an entry of the log also counts the episodes since the one before
-        row.pop("episode/count"), row.pop("episode/return", None), row.pop("episode/length", None)
+        for tag in ("episode/count", "episode/return", "episode/length"):
+            row.pop(tag, None)
     for mine, theirs in zip(told[0][3:], told[1], strict=True):
         assert str({k: mine[k] for k in theirs}) == str(theirs)  # as text: a NaN equals itself
 
@@ -137,9 +145,8 @@ def test_the_recipes_have_the_settings_of_the_config(tmp_path: Path) -> None:
     for optimizer in (update.optimizer, critic.optimizer):
         assert (optimizer.betas, optimizer.eps) == ((0.5, 0.6), 0.1)
     assert update.optimizer is not critic.optimizer and update.optimizer.data is update.flat.data
-    assert isinstance(source, Pathwise) and (source.gamma, source.comparison.every, source.comparison.groups) == (
-        0.9, 7, 4,
-    )  # fmt: skip
+    assert isinstance(source, Pathwise) and source.comparison is not None
+    assert (source.gamma, source.comparison.every, source.comparison.groups) == (0.9, 7, 4)
     env: Any = runner.collector.env
     assert (env.g, env.max_episode_steps, env.num_envs) == (3, 17, 4)
     assert isinstance(runner.policy.distribution, TanhGaussian)
@@ -148,7 +155,13 @@ def test_the_recipes_have_the_settings_of_the_config(tmp_path: Path) -> None:
 
 def test_the_recipes_differ_where_they_should(tmp_path: Path) -> None:
     mixed, _ = runner_of(
-        ["algo=alpha_order", "env=pgtrain/Pendulum-v0", "update.groups=4", "update.tolerance=0.2", "update.delta=0.3"],
+        [
+            "algo=alpha_order",
+            "env=pgtrain/Pendulum-v0",
+            "update.groups=4",
+            "update.tolerance=0.2",
+            "update.delta=0.3",
+        ],
         tmp_path,
     )
     source: Any = mixed.update.source  # pyright: ignore[reportAttributeAccessIssue]
@@ -158,7 +171,9 @@ def test_the_recipes_differ_where_they_should(tmp_path: Path) -> None:
     assert update.critic is update.target is blind.collector.next_value_of is None  # pyright: ignore
     assert blind.estimator == WindowReturn(0.8)
     assert (blind.plan.horizon, blind.plan.episodes) == (None, 1)
-    whole, _ = runner_of(["algo=shac", "env=pgtrain/Pendulum-v0", "collect.unit=episodes", "horizon=null"], tmp_path)
+    whole, _ = runner_of(
+        ["algo=shac", "env=pgtrain/Pendulum-v0", "collect.unit=episodes", "horizon=null"], tmp_path
+    )
     assert whole.update.critic.minibatch_size == 16 * 200 / 4  # pyright: ignore
 
 
@@ -182,15 +197,21 @@ def test_an_env_without_a_gradient_is_refused_before_anything_is_written(
     algo: str, env: str, tmp_path: Path
 ) -> None:
     cfg = compose([f"algo={algo}", f"env={env}", *QUIET]).config
-    with pytest.raises(UserError, match=r"is not differentiable: .*pgtrain/Acrobot-v0.*pgtrain/Quadrotor-v0") as error:
+    with pytest.raises(
+        UserError, match=r"is not differentiable: .*pgtrain/Acrobot-v0.*pgtrain/Quadrotor-v0"
+    ) as error:
         training.train(cfg, tmp_path, [])
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
 def test_whole_episodes_need_a_limit(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"budget|time limit|max_episode_steps"):
-        runner, _ = runner_of(["algo=bptt", "env=tests.integration.endless:Endless-v0", *QUIET], tmp_path)
+    endless = "env=tests.integration.endless:Endless-v0"
+    runner, _ = runner_of(["algo=bptt", endless, *QUIET], tmp_path)
+    with pytest.raises(UserError, match=r"needs a time limit; set env\.max_episode_steps"):
         runner._iterate()
+    runner, _ = runner_of(["algo=bptt", endless, *QUIET, "env.max_episode_steps=5"], tmp_path)
+    runner._iterate()
+    assert runner.progress.steps == 16 * 5
 
 
 # ---------------------------------------------------------------------------------------- the same physics

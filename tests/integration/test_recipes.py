@@ -65,7 +65,8 @@ CLIP, SEARCH = (
 )
 # Metrics that need not differ between iterations: constants of these runs, and of envs whose rewards are all alike
 STILL = {
-    "schedule/learning_rate", "schedule/entropy_coef", "gradient/skipped_updates", "gradient/skipped_share", "episode/count", "episode/length",
+    "schedule/learning_rate", "schedule/entropy_coef", "gradient/skipped_updates", "gradient/skipped_share",
+    "episode/count", "episode/length",
     "episode/return", "episode/return_100", "policy/clipped_actions", "update/epochs", "update/kl_guard",
     "schedule/clip", "policy/clip_fraction", *SEARCH,
 }  # fmt: skip
