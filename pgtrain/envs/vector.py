@@ -96,9 +96,7 @@ def _choose(
     unsupported = [name for name in kwargs if name not in own.kwargs]
     if unsupported:
         return "sync", f"the native batched {env_id} does not know env.kwargs.{unsupported[0]}"
-    equal = (
-        f", equal to Gymnasium's {own.equals} step by step" if own.equals else ", the task itself on tensors"
-    )
+    equal = f", equal to {own.equals} step by step" if own.equals else ", the task itself on tensors"
     return "native", f"pgtrain's batched {env_id}{equal}"
 
 

@@ -229,7 +229,7 @@ def test_ppo_trains_on_the_same_physics(env: str, tmp_path: Path) -> None:
     [
         ("pgtrain/Pendulum-v0", "equal to Gymnasium's Pendulum-v1 step by step"),
         ("pgtrain/Quadrotor-v0", "the task itself on tensors"),
-        ("CartPole-v1", "equal to Gymnasium's CartPole step by step"),
+        ("CartPole-v1", "equal to Gymnasium's step by step"),
     ],
 )
 def test_what_a_batched_env_equals_is_told(env: str, text: str) -> None:

@@ -28,7 +28,7 @@ class Task(NamedTuple):
     name: str
     max_episode_steps: int | None
     kwargs: tuple[str, ...] = ()
-    equals: str = ""  # the Gymnasium env that it repeats step by step
+    equals: str = ""  # what it repeats step by step
 
 
 _HERE = "pgtrain.envs.differentiable"
@@ -96,7 +96,7 @@ def make(env_id: str, num_envs: int, **settings: Any) -> DifferentiableEnv:
         return cls(num_envs, env_id=env_id, **settings)
 
 
-_add("pgtrain/Pendulum-v0", Task(f"{_HERE}.pendulum", "Pendulum", 200, ("g",), "Pendulum-v1"))
+_add("pgtrain/Pendulum-v0", Task(f"{_HERE}.pendulum", "Pendulum", 200, ("g",), "Gymnasium's Pendulum-v1"))
 _add("pgtrain/CartPoleSwingUp-v0", Task(f"{_HERE}.cartpole", "CartPoleSwingUp", 200))
 _add("pgtrain/Acrobot-v0", Task(f"{_HERE}.acrobot", "Acrobot", 200))
 _add("pgtrain/Quadrotor-v0", Task(f"{_HERE}.quadrotor", "Quadrotor", 200))

@@ -13,18 +13,32 @@ class Native(NamedTuple):
     name: str
     entry_point: str  # of the Gymnasium env under its id; another one under the same id is left alone
     kwargs: tuple[str, ...] = ()
-    equals: str = ""  # the env of Gymnasium's own that it repeats step by step, if there is one
+    equals: str = "Gymnasium's"  # what it repeats step by step; "" for a task of which there is no other form
 
 
+_GYMNASIUM = "gymnasium.envs.classic_control"
 _CARTPOLE = Native(
-    "pgtrain.envs.native.cartpole",
-    "CartPole",
-    "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
-    ("sutton_barto_reward",),
-    "CartPole",
+    "pgtrain.envs.native.cartpole", "CartPole", f"{_GYMNASIUM}.cartpole:CartPoleEnv", ("sutton_barto_reward",)
 )
+_CAR = "pgtrain.envs.native.mountain_car"
 
-NATIVE: dict[str, Native] = {"CartPole-v0": _CARTPOLE, "CartPole-v1": _CARTPOLE}
+NATIVE: dict[str, Native] = {
+    "CartPole-v0": _CARTPOLE,
+    "CartPole-v1": _CARTPOLE,
+    "Acrobot-v1": Native("pgtrain.envs.native.acrobot", "Acrobot", f"{_GYMNASIUM}.acrobot:AcrobotEnv"),
+    "Pendulum-v1": Native(
+        "pgtrain.envs.native.pendulum", "Pendulum", f"{_GYMNASIUM}.pendulum:PendulumEnv", ("g",)
+    ),
+    "MountainCar-v0": Native(
+        _CAR, "MountainCar", f"{_GYMNASIUM}.mountain_car:MountainCarEnv", ("goal_velocity",)
+    ),
+    "MountainCarContinuous-v0": Native(
+        _CAR,
+        "MountainCarContinuous",
+        f"{_GYMNASIUM}.continuous_mountain_car:Continuous_MountainCarEnv",
+        ("goal_velocity",),
+    ),
+}
 
 
 def load(native: Native) -> Any:
