@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 
 from pgtrain import device
+from pgtrain.build_distribution import features_of, make_distribution, refuse_unused_actions
 from pgtrain.build_pathwise import make_window_parts
 from pgtrain.build_update import make_schedule, make_update
 from pgtrain.callbacks import Checkpointer
@@ -21,14 +23,13 @@ from pgtrain.learning.schedules import constant
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import make_actor
-from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
+from pgtrain.policies.distributions import Distribution
+from pgtrain.policies.masks import LeadingMoments, Masked, MaskedNetwork
 from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RewardScaler, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
-from pgtrain.policies.squashed import TanhGaussian
 from pgtrain.rollout import Collector
 from pgtrain.runner import Plan, Runner
-from pgtrain.types import UserError
 
 STREAMS = ("network", "env", "action", "minibatch", "evaluation")
 
@@ -50,6 +51,7 @@ def make_env(cfg: schema.Config, num_envs: int) -> VectorEnv:
         workers=env.workers
         and min(env.workers, num_envs),  # an evaluation may have fewer envs than the training
         max_episode_steps=env.max_episode_steps,
+        action_mask=env.action_mask,
     )
 
 
@@ -58,10 +60,11 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
     p = cfg.policy
     distribution = make_distribution(cfg, env)
     standardise = p.normalize_obs == "running" and env.obs_is_float_box
+    obs_dim = env.obs_dim - env.mask_dim  # the mask comes last in an observation
     with torch.random.fork_rng(devices=[]):  # neither takes from the user's global stream nor depends on it
         torch.manual_seed(streams(cfg.seed)["network"])
         network = MLP(
-            env.obs_dim,
+            obs_dim,
             distribution.head_dim,
             hidden=p.hidden,
             activation=p.activation,
@@ -72,51 +75,17 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
             features=features_of(p.distribution),
         )
     return ActorCritic(
-        network,
-        distribution,
-        RunningMoments(env.obs_dim) if standardise else None,
+        MaskedNetwork(network, obs_dim) if env.mask_dim else network,
+        cast(Distribution, Masked(distribution)) if env.mask_dim else distribution,
+        (LeadingMoments(obs_dim, env.mask_dim) if env.mask_dim else RunningMoments(obs_dim))
+        if standardise
+        else None,
         value_moments=RunningMoments(1, clip=math.inf, eps=1e-4) if p.normalize_value == "running" else None,
         mean=p.mean or "identity",
         log_std_init=p.log_std_init,
         log_std_min=p.log_std_min,
         log_std_max=p.log_std_max,
     )
-
-
-def make_distribution(cfg: schema.Config, env: VectorEnv) -> Categorical | DiagonalGaussian:
-    """Raises: UserError where the chosen distribution cannot serve the env's actions."""
-    space, d = env.action_space, cfg.policy.distribution
-    if hasattr(space, "n"):
-        if not isinstance(d, schema.GaussianConfig):
-            raise UserError(
-                f"policy/distribution={d.name} needs continuous actions, and those of {cfg.env.id} are discrete: "
-                "use policy/distribution=gaussian, which then has no say"
-            )
-        return Categorical(int(space.n))  # pyright: ignore
-    if isinstance(d, schema.StateDependentConfig):
-        features = [env.obs_dim, *cfg.policy.hidden][-1]
-        return StateDependentGaussian(
-            space.low,  # pyright: ignore
-            space.high,  # pyright: ignore
-            features,
-            sample_freq=d.sample_freq,
-            expln=d.expln,
-        )
-    kind = TanhGaussian if isinstance(d, schema.TanhGaussianConfig) else DiagonalGaussian
-    made = kind(space.low, space.high)  # pyright: ignore
-    if kind is TanhGaussian and not made.bounded.any():
-        raise UserError(
-            f"policy/distribution=tanh_gaussian has nothing to squash in the unbounded actions {space} of "
-            f"{cfg.env.id}: use policy/distribution=gaussian"
-        )
-    return made
-
-
-def features_of(d: schema.DistributionConfig) -> str | None:
-    """Whether the actor gives its features, and whether a gradient flows back through them."""
-    if isinstance(d, schema.StateDependentConfig):
-        return "learned" if d.learn_features else "detached"
-    return None
 
 
 def make_estimator(cfg: schema.Config) -> advantages.Estimator:
@@ -198,10 +167,7 @@ def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> N
     """Settings that this env leaves without effect are refused, not ignored; so is an env that an update cannot use."""
     if isinstance(cfg.update, schema.WindowUpdateConfig):
         registration.load(cfg.env.id)
-    if hasattr(env.action_space, "n"):
-        keys = ["policy.mean", "policy.log_std_init", "policy.log_std_min", "policy.log_std_max"]
-        keys += ["policy/distribution", "policy.distribution."]
-        checks.refuse_unused(overrides, keys, f"with the discrete actions of {cfg.env.id}")
+    refuse_unused_actions(cfg, overrides, env)
     if not env.obs_is_float_box and cfg.policy.normalize_obs == "running":
         why = f"with the observations of {cfg.env.id}, which are no floats"
         checks.refuse_unused(overrides, ["policy.normalize_obs"], why)

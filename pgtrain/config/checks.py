@@ -13,6 +13,7 @@ from pgtrain.config.errors import ConfigError, no_effect
 from pgtrain.config.pathwise_checks import check_pathwise
 from pgtrain.config.schema import (
     AdvantageConfig,
+    BetaConfig,
     Config,
     MonteCarloConfig,
     NStepConfig,
@@ -54,7 +55,7 @@ def settle(config: Config) -> Config:
     if has_critic(config) and config.policy.normalize_value is None:
         through_time = isinstance(config.update, WindowUpdateConfig)
         config.policy = replace(config.policy, normalize_value="none" if through_time else "running")
-    if config.policy.mean is None:
+    if config.policy.mean is None and not isinstance(config.policy.distribution, BetaConfig):
         squashes = isinstance(config.policy.distribution, TanhGaussianConfig)
         config.policy = replace(config.policy, mean="identity" if squashes else "tanh")
     if config.policy.ortho_init and config.policy.last_layer_gain is None:
@@ -174,6 +175,8 @@ def _check_policy(config: Config) -> None:
             "of the mean's reach: use policy.mean=identity, or leave it out",
             "policy.mean",
         )
+    if isinstance(policy.distribution, BetaConfig) and policy.mean is not None:
+        raise no_effect("policy.mean", policy.mean, "with policy/distribution=beta", "leave it out")
     if isinstance(policy.distribution, StateDependentConfig) and policy.distribution.sample_freq == 0:
         raise ConfigError(
             "policy.distribution.sample_freq=0: must be a whole number of at least 1, or -1 for one draw a rollout",

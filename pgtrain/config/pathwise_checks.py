@@ -6,8 +6,9 @@ from pgtrain.config.errors import ConfigError, no_effect
 from pgtrain.config.schema import (
     AlphaOrderConfig,
     Config,
+    GaussianConfig,
     NoAdvantageConfig,
-    StateDependentConfig,
+    TanhGaussianConfig,
     TdLambdaConfig,
     WindowUpdateConfig,
 )
@@ -60,9 +61,9 @@ def _check_ignored(config: Config) -> None:
             "are; use policy.normalize_value=none",
             "policy.normalize_value",
         )
-    if isinstance(config.policy.distribution, StateDependentConfig):
+    if not isinstance(config.policy.distribution, GaussianConfig | TanhGaussianConfig):
         raise ConfigError(
-            f"policy/distribution=gsde: update={config.update.name} needs noise that is added to a mean; use "
+            f"policy/distribution={config.policy.distribution.name}: update={config.update.name} needs noise that is added to a mean; use "
             "policy/distribution=tanh_gaussian",
             "policy.distribution.name",
         )

@@ -105,6 +105,11 @@ class EnvConfig:
         None, "worker processes, for backend=process (or auto, which then takes it)", low=1
     )
     max_episode_steps: int | None = setting(None, "time limit of an episode; null: the env's own", low=1)
+    action_mask: str = setting(
+        "auto",
+        "where the env tells which actions it allows: info (info['action_mask']), a key of Dict observations, none; "
+        "auto: the key action_mask if there is one, else info if it has one at reset",
+    )
 
 
 @dataclass
@@ -133,6 +138,11 @@ class TanhGaussianConfig(DistributionConfig):
 
 
 @dataclass
+class BetaConfig(DistributionConfig):
+    name: str = setting("beta", "kind of distribution")
+
+
+@dataclass
 class PolicyConfig:
     name: str = setting("mlp", "kind of network", choices=("mlp",))
     hidden: list[int] = setting([64, 64], "width of each hidden layer", low=1)
@@ -157,6 +167,9 @@ class PolicyConfig:
     log_std_init: float = setting(0.0, "Gaussian: log std at the start, held within log_std_min and _max")
     log_std_min: float = setting(-5.0, "Gaussian: smallest log std", low=-20, high=10)
     log_std_max: float = setting(2.0, "Gaussian: largest log std", low=-20, high=10)
+    temperature: float = setting(
+        1.0, "of the softmax over discrete actions: its logits are divided by it", above=0
+    )
     ortho_init: bool = setting(True, "orthogonal weights at the start; false: PyTorch's own initialisation")
     last_layer_gain: float | None = setting(
         None, "scale of the actor's last layer at the start; null: 0.01 with ortho_init=true", above=0
@@ -299,6 +312,7 @@ OPTIONS: dict[type, dict[str, type]] = {
     DistributionConfig: {
         "gaussian": GaussianConfig,
         "tanh_gaussian": TanhGaussianConfig,
+        "beta": BetaConfig,
         "gsde": StateDependentConfig,
     },
 }

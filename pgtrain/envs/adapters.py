@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from pgtrain.envs import masks
 from pgtrain.envs.base import VectorEnv, env_seeds, idle_mask
 from pgtrain.envs.guard import Guard
 from pgtrain.envs.registry import EnvFactory, one_line
@@ -25,7 +26,14 @@ class SyncEnv(VectorEnv):
     backend = "sync"
 
     def __init__(
-        self, factory: EnvFactory, num_envs: int, *, first: int = 0, now: np.ndarray | None = None
+        self,
+        factory: EnvFactory,
+        num_envs: int,
+        *,
+        first: int = 0,
+        now: np.ndarray | None = None,
+        action_mask: str = "none",
+        look_for_masks: bool = True,
     ) -> None:
         guards: list[Guard] = []
         warned: list[str] = []
@@ -52,8 +60,27 @@ class SyncEnv(VectorEnv):
             self._vec.single_action_space,
             reward_threshold=factory.spec.reward_threshold,
             max_episode_steps=time_limit(guards[0]),
+            action_mask=action_mask,
         )
         self.notices += dict.fromkeys(warned)
+        self._factory = factory
+        for guard in guards:
+            guard.masks = self._masks
+        if look_for_masks and self.masks_unknown:
+            self.masks_in_info(self.info_has_masks())
+
+    def info_has_masks(self) -> bool:
+        """Tried on an env made for it, so that those of the run stay as they are."""
+        probe, _ = self._factory.make_with_warnings()
+        try:
+            return masks.in_info(probe)
+        finally:
+            probe.close()
+
+    def masks_in_info(self, found: bool) -> None:
+        super().masks_in_info(found)
+        for guard in self._guards:
+            guard.masks = self._masks
 
     def reset(self, seed: int) -> np.ndarray:
         return self.reset_each(env_seeds(seed, self.num_envs))
@@ -61,7 +88,12 @@ class SyncEnv(VectorEnv):
     def reset_each(self, seeds: list[int]) -> np.ndarray:
         """Reset env i with seeds[i]."""
         obs, _ = self._vec.reset(seed=list(seeds))
-        return self._encode(obs)
+        return self._observe(obs)
+
+    def _observe(self, obs: Any) -> np.ndarray:
+        """Raw observations → [N, D + M]."""
+        encoded = self._encode(obs)
+        return self._with_masks(encoded, [g.mask for g in self._guards]) if self.mask_dim else encoded
 
     def step(self, action: np.ndarray) -> Step:
         obs, reward, terminated, truncated, info = self._vec.step(self._decode(action))
@@ -69,8 +101,9 @@ class SyncEnv(VectorEnv):
         if "final_obs" in info:
             index = (terminated | truncated).nonzero()[0]
             final_obs = encode_rows(self.observation_space, self._encode, info["final_obs"], index)
+            final_obs = self._with_masks(final_obs, 1.0)
         valid = None if self._idle is None else ~self._idle
-        return Step(self._encode(obs), reward, terminated, truncated, final_obs, valid)
+        return Step(self._observe(obs), reward, terminated, truncated, final_obs, valid)
 
     def set_idle(self, mask: np.ndarray) -> None:
         self._idle = idle_mask(mask, self.num_envs)
@@ -91,7 +124,9 @@ class GuestEnv(VectorEnv):
 
     backend = "native"
 
-    def __init__(self, vec: gym.vector.VectorEnv[Any, Any, Any], env_id: str = "") -> None:
+    def __init__(
+        self, vec: gym.vector.VectorEnv[Any, Any, Any], env_id: str = "", action_mask: str = "auto"
+    ) -> None:
         spec = vec.spec
         env_id = env_id or (spec.id if spec is not None else type(vec).__name__)
         mode = vec.metadata.get("autoreset_mode")
@@ -106,9 +141,12 @@ class GuestEnv(VectorEnv):
             vec.single_action_space,
             reward_threshold=spec.reward_threshold if spec is not None else None,
             max_episode_steps=getattr(vec, "max_episode_steps", None) or (spec and spec.max_episode_steps),
+            action_mask=action_mask,
         )
         self.autoreset = "same_step" if mode is AutoresetMode.SAME_STEP else "next_step"
         self._vec = vec
+        if self.masks_unknown:
+            self.masks_in_info(masks.in_info(vec))
         self._steps = 0
         self._reset_next = np.zeros(self.num_envs, np.bool_)  # NEXT_STEP: the coming step is this env's reset
         self._fresh = np.ones(self.num_envs, np.bool_)  # obs is the first of an episode
@@ -116,10 +154,10 @@ class GuestEnv(VectorEnv):
         self._hidden = np.zeros(self.num_envs, np.bool_)  # idle, or not yet back at an episode's start
 
     def reset(self, seed: int) -> np.ndarray:
-        obs, _ = self._vec.reset(seed=seed)
+        obs, info = self._vec.reset(seed=seed)
         self._reset_next[:] = self._hidden[:] = False
         self._fresh[:] = True
-        return self._encode(obs)
+        return self._with_masks(self._encode(obs), self._mask_rows(obs, info, "reset"))
 
     def step(self, action: np.ndarray) -> Step:
         self._steps += 1
@@ -146,6 +184,7 @@ class GuestEnv(VectorEnv):
         terminated &= valid
         truncated &= valid
         final_obs = self._final_obs(obs, info, ended & valid)
+        obs = self._with_masks(obs, self._mask_rows(raw, info, f"step {self._steps} of the vector env"))
         self._hidden &= self._idle | ~self._fresh
         return Step(obs, reward, terminated, truncated, final_obs, None if valid.all() else valid)
 
@@ -153,10 +192,21 @@ class GuestEnv(VectorEnv):
         if not done.any():
             return None
         if self.autoreset == "next_step":
-            return obs[done]
+            return self._with_masks(obs[done], 1.0)
         if "final_obs" not in info:
             raise TrainingError(f"env={self.env_id}: its SAME_STEP vector env gives no final_obs in info")
-        return encode_rows(self.observation_space, self._encode, info["final_obs"], done.nonzero()[0])
+        final = encode_rows(self.observation_space, self._encode, info["final_obs"], done.nonzero()[0])
+        return self._with_masks(final, 1.0)
+
+    def _mask_rows(self, obs: Any, info: Any, when: str) -> np.ndarray | None:
+        """[N, M]; after an episode's last observation (`reset_next`) the action is not used and all are allowed."""
+        if self._masks is None:
+            return None
+        try:
+            found = self._masks.find(obs, info)
+            return self._masks.layout.rows(found, self.num_envs, self._reset_next)
+        except (ValueError, TrainingError) as error:
+            raise TrainingError(f"env={self.env_id}, at {when}: {one_line(str(error))}") from error
 
     def set_idle(self, mask: np.ndarray) -> None:
         idle = idle_mask(mask, self.num_envs)

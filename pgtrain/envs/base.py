@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from pgtrain.envs.spaces import ActionAdapter, ObservationEncoder
-from pgtrain.types import Step
+from pgtrain.envs import masks
+from pgtrain.envs.actions import ActionAdapter
+from pgtrain.envs.spaces import ObservationEncoder
+from pgtrain.types import Step, UserError
 
 
 def env_seeds(seed: int, num_envs: int) -> list[int]:
@@ -40,6 +42,7 @@ class VectorEnv:
         *,
         reward_threshold: float | None = None,
         max_episode_steps: int | None = None,
+        action_mask: str = "none",
     ) -> None:
         self.env_id = env_id
         self.num_envs = num_envs
@@ -48,18 +51,55 @@ class VectorEnv:
         self.reward_threshold = reward_threshold
         self.max_episode_steps = max_episode_steps
         self.notices: list[str] = []  # one-line things to tell the user
-        self._encode = ObservationEncoder(observation_space, env_id)
         self._decode = ActionAdapter(action_space, env_id)
-        self.obs_dim: int = self._encode.dim
+        self._mask_source = masks.source(observation_space, action_space, action_mask, env_id)
+        key = self._mask_source if self._mask_source not in (None, "info", "auto") else None
+        seen = observation_space if key is None else masks.without(observation_space, key)
+        self._encode = ObservationEncoder(seen, env_id)
+        self.obs_dim: int = self._encode.dim  # with the mask
+        self.mask_dim = 0  # last columns of obs that are no observation but an action mask
+        self._masks: masks.MaskReader | None = None
+        if key is not None:
+            self._use_masks(key)
         self.obs_dtype = self._encode.dtype
         self.obs_is_float_box: bool = self._encode.is_float_box  # may be standardised
+
+    @property
+    def masks_unknown(self) -> bool:
+        """Whether a reset has yet to tell if info has masks."""
+        return self._masks is None and self._mask_source in ("info", "auto")
+
+    def masks_in_info(self, found: bool) -> None:
+        """What a reset told: takes masks from info, or goes without. Raises UserError where they were asked for."""
+        if found:
+            self._use_masks(None)
+        elif self._mask_source == "info":
+            raise UserError(
+                f"env.action_mask=info: env={self.env_id} gives no info['{masks.INFO_KEY}'] at reset; use auto or none"
+            )
+
+    def _use_masks(self, key: str | None) -> None:
+        """From now on observations end with the action mask, from this key of the raw ones, or from info (None)."""
+        self._masks = masks.MaskReader(masks.MaskLayout(self.action_space), key)
+        self.mask_dim = self._masks.dim
+        self.obs_dim = self._encode.dim + self.mask_dim
+        where = "info" if key is None else f"the observation's key {key}"
+        self.notices.append(f"env.action_mask: {where} tells which actions are allowed")
+
+    def _with_masks(self, obs: np.ndarray, rows: Any) -> np.ndarray:
+        """Encoded observations [N, D] and masks [N, M] (or one number) → [N, D + M]; [N, D] where there are none."""
+        if not self.mask_dim:
+            return obs
+        masked = np.empty((len(obs), self.obs_dim), obs.dtype)
+        masked[:, : -self.mask_dim], masked[:, -self.mask_dim :] = obs, rows
+        return masked
 
     def reset(self, seed: int) -> np.ndarray:
         """Reset all envs with seeds made from `seed` → obs [N, D]."""
         raise NotImplementedError
 
     def step(self, action: np.ndarray) -> Step:
-        """One step of each env that is not idle. `action`: int64 [N] from 0 (Discrete), or float [N, A] (Box)."""
+        """One step of each env that is not idle. `action`: int64 [N] from 0 (Discrete), or [N, A] (see actions.py)."""
         raise NotImplementedError
 
     def set_idle(self, mask: np.ndarray) -> None:

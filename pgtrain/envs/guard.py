@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from pgtrain.envs.masks import MaskReader
 from pgtrain.envs.registry import one_line
 from pgtrain.envs.spaces import conform
 from pgtrain.types import TrainingError
@@ -18,7 +19,8 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
 
     An exception, an observation that breaks the declared space, or a result of another form becomes a TrainingError
     that names the env, its index and its step. While `idle`, the env is not stepped. `now`, if given, is a
-    one-element array that gets the env's index whenever the env is entered (who is it that hangs?).
+    one-element array that gets the env's index whenever the env is entered (who is it that hangs?). With `masks`, the
+    action mask of the observation last given lies in `mask` [M].
     """
 
     def __init__(
@@ -32,6 +34,8 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
         self._is_box = isinstance(self._space, spaces.Box)
         self._shape, self._dtype = self._space.shape, self._space.dtype
         self._obs: Any = None
+        self.masks: MaskReader | None = None
+        self.mask: np.ndarray | None = None
         self._now = now if now is not None else np.zeros(1, np.int64)
 
     def reset(
@@ -40,8 +44,10 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
         self._now[0] = self.index
         self.episode, self.episode_step = self.episode + 1, 0
         try:
-            obs, _ = self.env.reset(seed=seed, options=options)
+            obs, info = self.env.reset(seed=seed, options=options)
             self._obs = self._conform(obs)
+            if self.masks is not None:
+                self.mask = self.masks(self._obs, info)
         except Exception as error:
             self._fail(error, f"reset {self.episode}")
         return self._obs, {}
@@ -53,8 +59,10 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
         self.steps += 1
         self.episode_step += 1
         try:
-            obs, reward, terminated, truncated, _ = self.env.step(action)
+            obs, reward, terminated, truncated, info = self.env.step(action)
             self._obs = self._conform(obs)
+            if self.masks is not None and not (terminated or truncated):  # nobody acts at an episode's end
+                self.mask = self.masks(self._obs, info)
             return self._obs, _number(reward), bool(terminated), bool(truncated), {}
         except Exception as error:
             self._fail(error, f"step {self.steps} (step {self.episode_step} of episode {self.episode})")

@@ -25,23 +25,38 @@ class Shared(NamedTuple):
         return np.frombuffer(self.memory, self.dtype, int(np.prod(self.shape))).reshape(self.shape)
 
 
-def serve(pipe: Any, payload: bytes, shared: dict[str, Shared], number: int, first: int, count: int) -> None:
+def serve(
+    pipe: Any,
+    payload: bytes,
+    shared: dict[str, Shared],
+    number: int,
+    first: int,
+    count: int,
+    action_mask: str,
+) -> None:
     """A worker: makes envs first .. first + count − 1, then answers each command with None or an error."""
     # Ctrl-C is for the parent, who ends us. (Where there is a signal mask, it has kept us safe until here.)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     rows = slice(first, first + count)
     arrays = {name: s.array() for name, s in shared.items()}
-    mine = {name: array[rows] for name, array in arrays.items() if name != "now"}
+    mine = {name: array[rows] for name, array in arrays.items() if name not in ("now", "masked")}
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
         try:
-            env = SyncEnv(cloudpickle.loads(payload), count, first=first, now=arrays["now"][number])
+            env = SyncEnv(
+                cloudpickle.loads(payload),
+                count,
+                first=first,
+                now=arrays["now"][number],
+                action_mask=action_mask,
+                look_for_masks=False,
+            )
             pipe.send(None)
             while True:
                 command, data = pipe.recv()
                 if command == "close":
                     env.close()
                     return
-                _obey(env, command, data, mine)
+                _obey(env, command, data, mine, arrays["masked"])
                 pipe.send(None)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
@@ -55,16 +70,21 @@ def serve(pipe: Any, payload: bytes, shared: dict[str, Shared], number: int, fir
             pipe.send((kind, text, traceback.format_exc()))
 
 
-def _obey(env: SyncEnv, command: str, data: Any, mine: dict[str, np.ndarray]) -> None:
+def _obey(env: SyncEnv, command: str, data: Any, mine: dict[str, np.ndarray], masked: np.ndarray) -> None:
     if command == "reset":
-        mine["obs"][...] = env.reset_each(data)
+        mine["obs"][:, : env.obs_dim] = env.reset_each(data)
+    elif command == "first reset":  # one worker looks for action masks …
+        if data:
+            masked[...] = env.info_has_masks()
+    elif command == "masks":  # … and all hear of it
+        env.masks_in_info(data)
     elif command == "idle":
         env.set_idle(data)
     else:
         step = env.step(mine["action"])
-        mine["obs"][...] = step.obs
+        mine["obs"][:, : env.obs_dim] = step.obs
         mine["reward"][...] = step.reward
         mine["terminated"][...] = step.terminated
         mine["truncated"][...] = step.truncated
         if step.final_obs is not None:
-            mine["final_obs"][step.terminated | step.truncated] = step.final_obs
+            mine["final_obs"][step.terminated | step.truncated, : env.obs_dim] = step.final_obs

@@ -1,6 +1,6 @@
-"""From the spaces of Gymnasium to flat vectors and back, on whole batches.
+"""From the observation spaces of Gymnasium to flat vectors, on whole batches.
 
-Observations become one flat vector per env, obs [N, D]; actions of the policy become members of the env's space.
+Observations become one flat vector per env, obs [N, D].
 
 | space            | in obs                                                                  |
 |------------------|-------------------------------------------------------------------------|
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from pgtrain.types import TrainingError, UserError
+from pgtrain.types import UserError
 
 Write = Callable[[np.ndarray, np.ndarray], None]  # (batch of one leaf [N, *shape], out [N, width])
 
@@ -160,47 +160,3 @@ def _cast(array: np.ndarray, dtype: np.dtype[Any], path: tuple[Any, ...]) -> np.
         if dtype.kind == "f" or (cast == array).all():
             return cast
     raise ValueError(f"observation{_where(path)}: expected dtype {dtype}, got {array.dtype}")
-
-
-class ActionAdapter:
-    """Turns a batch of the policy's actions into members of the env's action space.
-
-    Discrete: indices from 0, [N] int → index + start. Box: numbers [N, A] → [N, *shape], held inside the bounds,
-    rounded for integer boxes, in the dtype of the space. Raises UserError for other spaces, TrainingError for an
-    action that is NaN or infinite, ValueError for an index out of range.
-    """
-
-    def __init__(self, space: Space[Any], env_id: str = "") -> None:
-        self.env_id = env_id
-        if isinstance(space, spaces.Discrete):
-            self.size, self.start, self.shape = int(space.n), int(space.start), ()
-            self.dtype: np.dtype[Any] = np.dtype(np.int64)
-            self.width: int | None = None
-        elif isinstance(space, spaces.Box):
-            self.size, self.shape, self.dtype = 0, space.shape, np.dtype(space.dtype)
-            # In float64 every bound of a smaller float type is exact, so the cast back cannot leave the box.
-            self.low, self.high = space.low.astype(np.float64), space.high.astype(np.float64)
-            self.width = int(np.prod(space.shape))
-        else:
-            raise UserError(
-                f"env={env_id}: its action space is {type(space).__name__}, which is not supported; "
-                "allowed are Discrete and Box"
-            )
-
-    def __call__(self, action: np.ndarray) -> np.ndarray:
-        return self._index(action) if self.width is None else self._numbers(action)
-
-    def _index(self, action: np.ndarray) -> np.ndarray:
-        action = np.asarray(action)
-        if ((action < 0) | (action >= self.size)).any():
-            raise ValueError(f"env={self.env_id}: action {action.tolist()} is outside 0..{self.size - 1}")
-        return action.astype(np.int64) + self.start
-
-    def _numbers(self, action: np.ndarray) -> np.ndarray:
-        numbers = np.array(action, np.float64).reshape(len(action), *self.shape)
-        finite = np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
-        if not finite.all():
-            bad = ", ".join(map(str, np.flatnonzero(~finite)))
-            raise TrainingError(f"env={self.env_id}: the policy's action for env {bad} is not finite")
-        np.clip(numbers, self.low, self.high, out=numbers)
-        return (np.rint(numbers) if self.dtype.kind in "iub" else numbers).astype(self.dtype)

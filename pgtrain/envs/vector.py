@@ -30,6 +30,7 @@ def make_vector_env(
     max_episode_steps: int | None = None,
     step_timeout: float | None = None,
     start_method: str = "spawn",
+    action_mask: str = "auto",
 ) -> VectorEnv:
     """N envs of a registered id, or of `module:Id`.
 
@@ -37,6 +38,7 @@ def make_vector_env(
     `process` (`workers` processes with num_envs/workers envs each; default: one for each CPU core, at most num_envs),
     `auto` (process when `workers` is given; native where pgtrain has the env; else sync).
     `step_timeout`: seconds that the process backend waits for a reset or a step before it names the env that hangs.
+    `action_mask`: where the env tells which actions it allows: "info", a key of its Dict observation, "none", "auto".
     `max_episode_steps` replaces the time limit of the id. Raises UserError, in one line, for what cannot be had.
     """
     kwargs = dict(kwargs or {})
@@ -44,15 +46,22 @@ def make_vector_env(
     spec = find_spec(env_id)
     chosen, why = _choose(env_id, spec, kwargs, backend, workers)
     if chosen == "native":
-        env = _make_native(env_id, spec, num_envs, kwargs, max_episode_steps)
+        env = _make_native(env_id, spec, num_envs, kwargs, max_episode_steps, action_mask)
     else:
         factory = EnvFactory(env_id, spec, kwargs, max_episode_steps)
         if chosen == "sync":
-            env = SyncEnv(factory, num_envs)
+            env = SyncEnv(factory, num_envs, action_mask=action_mask)
         else:
             from pgtrain.envs.workers import ProcessEnv
 
-            env = ProcessEnv(factory, num_envs, workers, step_timeout=step_timeout, start_method=start_method)
+            env = ProcessEnv(
+                factory,
+                num_envs,
+                workers,
+                step_timeout=step_timeout,
+                start_method=start_method,
+                action_mask=action_mask,
+            )
     if why:
         env.notices.insert(0, f"env.backend={chosen}: {why}")
     return env
@@ -113,10 +122,19 @@ def _own(spec: EnvSpec) -> native.Native | None:
 
 
 def _make_native(
-    env_id: str, spec: EnvSpec, num_envs: int, kwargs: dict[str, Any], max_episode_steps: int | None
+    env_id: str,
+    spec: EnvSpec,
+    num_envs: int,
+    kwargs: dict[str, Any],
+    max_episode_steps: int | None,
+    action_mask: str,
 ) -> VectorEnv:
     own = _own(spec)
     if own is not None:
+        if action_mask not in ("auto", "none"):
+            raise UserError(
+                f"env.action_mask={action_mask}: pgtrain's batched {env_id} has no action masks; use auto"
+            )
         for name in kwargs:
             if name not in own.kwargs:
                 raise UserError(unknown_kwarg(f"{env_id} env.backend=native", name, list(own.kwargs)))
@@ -132,11 +150,16 @@ def _make_native(
         raise UserError(
             f"env.backend=native: there is no batched env={env_id}; pgtrain has {names}; use backend=sync or process"
         )
-    return _make_guest(env_id, spec, num_envs, kwargs, max_episode_steps)
+    return _make_guest(env_id, spec, num_envs, kwargs, max_episode_steps, action_mask)
 
 
 def _make_guest(
-    env_id: str, spec: EnvSpec, num_envs: int, kwargs: dict[str, Any], max_episode_steps: int | None
+    env_id: str,
+    spec: EnvSpec,
+    num_envs: int,
+    kwargs: dict[str, Any],
+    max_episode_steps: int | None,
+    action_mask: str,
 ) -> VectorEnv:
     """The env's own vector env, in SAME_STEP mode if it takes an autoreset_mode."""
     check_kwargs(env_id, spec.vector_entry_point, kwargs)
@@ -151,7 +174,7 @@ def _make_guest(
         if max_episode_steps is not None:
             extra["max_episode_steps"] = max_episode_steps
         vec = gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **{**kwargs, **extra})
-    env = GuestEnv(vec, env_id)
+    env = GuestEnv(vec, env_id, action_mask)
     how = "SAME_STEP" if env.autoreset == "same_step" else "NEXT_STEP, whose reset rows are left out"
     env.notices.append(f"env.backend=native: the env's own {type(vec).__name__}, autoreset {how}")
     return env

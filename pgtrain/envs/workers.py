@@ -21,9 +21,10 @@ import numpy as np
 
 from pgtrain.envs.adapters import time_limit
 from pgtrain.envs.base import VectorEnv, env_seeds, idle_mask
+from pgtrain.envs.masks import MaskLayout
 from pgtrain.envs.registry import EnvFactory
 from pgtrain.envs.serve import Shared, serve
-from pgtrain.types import Step, TrainingError
+from pgtrain.types import Step, TrainingError, UserError
 
 GOODBYE_S = 5.0  # how long a worker may take to close its envs
 
@@ -50,6 +51,7 @@ class ProcessEnv(VectorEnv):
         *,
         step_timeout: float | None = None,
         start_method: str = "spawn",
+        action_mask: str = "none",
     ) -> None:
         self._processes: list[Any] = []
         self._pipes: list[Any] = []
@@ -67,6 +69,7 @@ class ProcessEnv(VectorEnv):
             action_space,
             reward_threshold=factory.spec.reward_threshold,
             max_episode_steps=limit,
+            action_mask=action_mask,
         )
         self._timeout = step_timeout
         self._idle: np.ndarray | None = None
@@ -74,11 +77,13 @@ class ProcessEnv(VectorEnv):
         self._groups = [range(int(g[0]), int(g[-1]) + 1) for g in np.array_split(np.arange(num_envs), count)]
         context = mp.get_context(start_method)
         self._arrays(context, count)
-        self._start(context, factory)
+        self._start(context, factory, action_mask)
+        self._look_for_masks()
         self.notices += [*warned, f"{num_envs} envs in {count} worker processes"]
 
     def _arrays(self, context: Any, workers: int) -> None:
-        n, d, width = self.num_envs, self.obs_dim, self._decode.width
+        n, width = self.num_envs, self._decode.width
+        d = self.obs_dim + (MaskLayout(self.action_space).dim if self.masks_unknown else 0)
         action: tuple[str, tuple[int, ...]] = ("int64", (n,)) if width is None else ("float64", (n, width))
         layout = {
             "obs": (np.dtype(self.obs_dtype).name, (n, d)),
@@ -88,6 +93,7 @@ class ProcessEnv(VectorEnv):
             "truncated": ("bool", (n,)),
             "action": action,
             "now": ("int64", (workers, 1)),  # the env that a worker is in
+            "masked": ("bool", (1,)),  # whether info has action masks
         }
         self._shared = {
             name: Shared(context.RawArray("b", int(np.prod(shape)) * np.dtype(dtype).itemsize), dtype, shape)
@@ -95,7 +101,20 @@ class ProcessEnv(VectorEnv):
         }
         self._a = {name: shared.array() for name, shared in self._shared.items()}
 
-    def _start(self, context: Any, factory: EnvFactory) -> None:
+    def _look_for_masks(self) -> None:
+        """A worker tells whether info has masks: a reset may hang or crash, and does not take this process along."""
+        if not self.masks_unknown:
+            return
+        count = len(self._groups)
+        self._command("first reset", [True] + [False] * (count - 1))
+        try:
+            self.masks_in_info(bool(self._a["masked"][0]))
+        except UserError:
+            self.close(force=True)
+            raise
+        self._command("masks", [self.mask_dim > 0] * count)
+
+    def _start(self, context: Any, factory: EnvFactory, action_mask: str) -> None:
         payload = cloudpickle.dumps(factory)
         try:
             with _no_keyboard_interrupt():
@@ -103,7 +122,7 @@ class ProcessEnv(VectorEnv):
                     ours, theirs = context.Pipe()
                     process = context.Process(
                         target=serve,
-                        args=(theirs, payload, self._shared, number, group.start, len(group)),
+                        args=(theirs, payload, self._shared, number, group.start, len(group), action_mask),
                         name=f"pgtrain-envs-{number}",
                         daemon=True,
                     )
@@ -119,7 +138,7 @@ class ProcessEnv(VectorEnv):
     def reset(self, seed: int) -> np.ndarray:
         seeds = env_seeds(seed, self.num_envs)
         self._command("reset", [seeds[g.start : g.stop] for g in self._groups])
-        return self._a["obs"].copy()
+        return self._a["obs"][:, : self.obs_dim].copy()
 
     def step(self, action: np.ndarray) -> Step:
         a = self._a
@@ -127,9 +146,10 @@ class ProcessEnv(VectorEnv):
         self._command("step", [None] * len(self._groups))
         terminated, truncated = a["terminated"].copy(), a["truncated"].copy()
         done = terminated | truncated
-        final_obs = a["final_obs"][done] if done.any() else None
+        final_obs = a["final_obs"][done, : self.obs_dim] if done.any() else None
         valid = None if self._idle is None else ~self._idle
-        return Step(a["obs"].copy(), a["reward"].copy(), terminated, truncated, final_obs, valid)
+        obs = a["obs"][:, : self.obs_dim].copy()
+        return Step(obs, a["reward"].copy(), terminated, truncated, final_obs, valid)
 
     def set_idle(self, mask: np.ndarray) -> None:
         idle = idle_mask(mask, self.num_envs)

@@ -134,7 +134,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "policy/clipped_actions",
         "clipped actions",
-        "Share of sampled action components outside the action box, which the env gets cut to the edge.",
+        "Share of sampled action components at the edge: outside the action box, which the env gets cut (Gaussian), or "
+        "within 1 % of a bound (tanh_gaussian, beta).",
         "fraction",
         "Above 0.5: most actions are the edge; the policy cannot tell them apart.",
         POLICY,
@@ -452,7 +453,7 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
     POLICY: (
         Chart("Entropy", ("policy/entropy",)),
         Chart("KL of one iteration's update", ("policy/approx_kl", "policy/kl")),
-        Chart("Gaussian policy: std, clipped actions", ("policy/std", "policy/clipped_actions")),
+        Chart("Continuous actions: std, clipped", ("policy/std", "policy/clipped_actions")),
         Chart("Probability ratio: share clipped", ("policy/clip_fraction",)),
         Chart("Probability ratio: largest", ("policy/ratio_max",)),
         Chart("Epochs, KL guard", ("update/epochs", "update/kl_guard")),

@@ -27,6 +27,10 @@ class Hints:
         natural = isinstance(update, dict) and "cg_iterations" in update  # its actor's gradient has no limit
         given = isinstance(limit, (int, float)) and limit > 0 and not natural
         self.max_grad_norm: float | None = limit if given else None
+        policy = info.config.get("policy")
+        distribution = policy.get("distribution") if isinstance(policy, dict) else None
+        kind = distribution.get("name") if isinstance(distribution, dict) else None
+        self.squashes = kind in ("tanh_gaussian", "beta")
         self.first_entropy: float | None = None
         self.first_return: float | None = None
         self.best_return = -math.inf
@@ -108,7 +112,16 @@ def _std(hints: Hints, value: float, metrics: Numbers) -> str | None:
 
 
 def _clipped(hints: Hints, value: float, metrics: Numbers) -> str | None:
-    return "most sampled actions lie outside the action box and are cut to its edge" if value > 0.5 else None
+    if value <= 0.5:
+        return None
+    if hints.squashes:
+        return (
+            "most sampled actions are held at a bound of the box: raise entropy.coef or lower optim.lr.value"
+        )
+    return (
+        "most sampled actions lie outside the action box and are cut to its edge: lower policy.log_std_init, or try "
+        "policy/distribution=tanh_gaussian"
+    )
 
 
 def _kl(hints: Hints, value: float, metrics: Numbers) -> str | None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
+from pgtrain.policies.distributions import Distribution, StateDependentGaussian
+from pgtrain.policies.masks import MaskedNetwork
 from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RunningMoments
 
@@ -29,12 +30,12 @@ class ActorCritic(nn.Module):
     """
 
     log_std: nn.Parameter | None
-    squashed: Tensor  # [A] bool, Gaussian only: the mean of this dimension goes through tanh
+    squashed: Tensor  # [A] bool: this output is a mean that goes through tanh
 
     def __init__(
         self,
-        network: MLP,
-        distribution: Categorical | DiagonalGaussian,
+        network: MLP | MaskedNetwork,
+        distribution: Distribution,
         normalizer: RunningMoments | None,
         *,
         value_moments: RunningMoments | None = None,
@@ -50,11 +51,11 @@ class ActorCritic(nn.Module):
         self.value_moments = value_moments
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
         self.log_std = None
-        if isinstance(distribution, DiagonalGaussian):
+        squashed = torch.as_tensor(distribution.tanh_mean) & (mean == "tanh")
+        self.register_buffer("squashed", squashed, persistent=False)
+        if distribution.log_std_shape is not None:
             start = min(max(log_std_init, log_std_min), log_std_max)
             self.log_std = nn.Parameter(torch.full(distribution.log_std_shape, start))
-            squashed = torch.as_tensor(distribution.bounded) & (mean == "tanh")
-            self.register_buffer("squashed", squashed, persistent=False)
 
     @property
     def has_critic(self) -> bool:
@@ -69,13 +70,14 @@ class ActorCritic(nn.Module):
 
         Gaussian: μ = tanh(head) where the box is bounded on both sides (or head itself for mean="identity"), and log σ
         from a free parameter held within [log_std_min, log_std_max]; gSDE: from the features after the head, too.
+        Masked: choices that the mask after the head rules out get probability 0.
         """
+        d = self.distribution
+        own, features = head[..., : d.head_dim], head[..., d.head_dim :]
         if self.log_std is None:
-            return head
-        assert isinstance(self.distribution, DiagonalGaussian)
-        mean, features = head[..., : self.distribution.dim], head[..., self.distribution.dim :]
-        mean = torch.where(self.squashed, torch.tanh(mean), mean)
-        return self.distribution.join(mean, self.clamped_log_std(), features)
+            return d.join(own, None, features)
+        own = torch.where(self.squashed, torch.tanh(own), own)
+        return d.join(own, self.clamped_log_std(), features)
 
     def clamped_log_std(self) -> Tensor:
         assert self.log_std is not None

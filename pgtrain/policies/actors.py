@@ -63,7 +63,8 @@ class NumpyActor:
         self.rng = np.random.default_rng(seed)
         self.distribution = policy.distribution
         self.log_std = None if policy.log_std is None else policy.log_std.detach().numpy()
-        self.squashed = np.zeros(0, bool) if policy.log_std is None else policy.squashed.numpy()
+        self.squashed = policy.squashed.numpy()
+        self.spread: np.ndarray | None = None
         self.exploration = _exploration(
             policy,
             lambda params: self.distribution.sample_numpy(params, self.rng),
@@ -80,7 +81,7 @@ class NumpyActor:
             self.standardizer = frozen.shift.numpy(), frozen.scale.numpy(), float(frozen.limit)
         if self.log_std is not None:
             clamped = self.log_std.clip(policy.log_std_min, policy.log_std_max)
-            self.spread = policy.distribution.spread_numpy(clamped)  # pyright: ignore[reportAttributeAccessIssue]
+            self.spread = policy.distribution.spread_numpy(clamped)
         self.exploration.restart()
 
     def _prepare(self, obs: np.ndarray) -> np.ndarray:
@@ -95,12 +96,12 @@ class NumpyActor:
         self, obs: np.ndarray, greedy: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         inputs = self._prepare(obs)
-        params = head = self.forward(inputs)
+        head = self.forward(inputs)
         d = self.distribution
+        own = head[..., : d.head_dim]
         if self.log_std is not None:
-            mean = head[..., : d.head_dim]
-            mean = np.where(self.squashed, np.tanh(mean), mean)
-            params = d.join_numpy(mean, self.spread, head[..., d.head_dim :])  # pyright: ignore[reportAttributeAccessIssue]
+            own = np.where(self.squashed, np.tanh(own), own)
+        params = d.join_numpy(own, self.spread, head[..., d.head_dim :])
         action = d.mode(params) if greedy else self.exploration(params, head)
         return d.to_env(action), action, params, inputs
 

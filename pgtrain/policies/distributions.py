@@ -18,8 +18,18 @@ import torch
 from torch import Tensor
 
 UNBOUNDED = 1e30  # envs write "no bound" as infinity or as the largest float32; nobody means to span 1e30
+ILLEGAL = (
+    -1e30
+)  # logit of a choice that is not to be had: probability 0 exactly, and every gradient stays finite
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-TINY = np.finfo(np.float32).tiny  # keeps the log of a float32 exponential finite: 1 draw in 10⁷ is exactly 0
+TINY = float(
+    np.finfo(np.float32).tiny
+)  # keeps the log of a float32 exponential finite: 1 draw in 10⁷ is exactly 0
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """torch's or NumPy's, as `condition` is."""
+    return torch.where(condition, x, y) if isinstance(condition, Tensor) else np.where(condition, x, y)
 
 
 class Distribution(Protocol):
@@ -30,6 +40,29 @@ class Distribution(Protocol):
     param_dim: int  # P
     action_shape: tuple[int, ...]
     action_dtype: torch.dtype
+    mask_dim: int  # numbers that an action mask has, 0 where nothing can be masked
+    tanh_mean: (
+        np.ndarray
+    )  # [head_dim] bool: outputs that are a mean within two bounds (policy.mean=tanh squashes them)
+
+    @property
+    def log_std_shape(self) -> tuple[int, ...] | None:
+        """Of the free parameter that a spread comes from; None where there is none."""
+        ...
+
+    def join(self, head: Tensor, log_std: Tensor | None, features: Tensor) -> Tensor:
+        """Actor's outputs [..., head_dim] → params [..., P]; `features` is what the network gives after them."""
+        ...
+
+    def spread_numpy(self, log_std: np.ndarray) -> np.ndarray:
+        """What `join_numpy` needs of log_std, made once a rollout."""
+        ...
+
+    def join_numpy(self, head: np.ndarray, spread: np.ndarray | None, features: np.ndarray) -> np.ndarray: ...
+
+    def apply_mask(self, params: Any, mask: Any) -> Any:
+        """params [..., P] whose choices that mask [..., mask_dim] rules out have probability 0; NumPy or torch."""
+        ...
 
     def sample_numpy(self, params: np.ndarray, rng: np.random.Generator) -> np.ndarray: ...
 
@@ -54,9 +87,23 @@ class Categorical:
     name = "categorical"
     action_shape: tuple[int, ...] = ()
     action_dtype = torch.int64
+    log_std_shape = None
 
     def __init__(self, choices: int) -> None:
-        self.head_dim = self.param_dim = choices
+        self.head_dim = self.param_dim = self.mask_dim = choices
+        self.tanh_mean = np.zeros(choices, bool)
+
+    def join(self, head: Tensor, log_std: Tensor | None, features: Tensor) -> Tensor:
+        return head
+
+    def spread_numpy(self, log_std: np.ndarray) -> np.ndarray:
+        return log_std
+
+    def join_numpy(self, head: np.ndarray, spread: np.ndarray | None, features: np.ndarray) -> np.ndarray:
+        return head
+
+    def apply_mask(self, params: Any, mask: Any) -> Any:
+        return where(mask > 0, params, ILLEGAL)
 
     def sample_numpy(self, params: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Gumbel trick: argmax_k(logit_k − log E_k), E ~ Exp(1), is distributed as softmax(logits)."""
@@ -66,7 +113,7 @@ class Categorical:
         return np.subtract(params, noise, out=noise).argmax(-1)
 
     def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
-        noise = torch.empty_like(params).exponential_(generator=generator)
+        noise = torch.empty_like(params).exponential_(generator=generator).clamp_(min=TINY)
         return (params - noise.log()).argmax(-1)
 
     def mode(self, params: Any) -> Any:
@@ -106,6 +153,7 @@ class DiagonalGaussian:
 
     name = "gaussian"
     action_dtype = torch.float32
+    mask_dim = 0
 
     def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
         self.low = np.asarray(low, np.float64).reshape(-1)
@@ -120,24 +168,28 @@ class DiagonalGaussian:
         self.param_dim = 2 * self.dim
         self.action_shape = (self.dim,)
         self.log_half = float(np.log(self.half).sum())
+        self.tanh_mean = self.bounded
         self.u_low = (self.low - self.center) / self.half
         self.u_high = (self.high - self.center) / self.half
 
     @property
     def log_std_shape(self) -> tuple[int, ...]:
-        """Of the free parameter that the spread comes from."""
         return (self.dim,)
 
-    def join(self, mean: Tensor, log_std: Tensor, features: Tensor) -> Tensor:
+    def apply_mask(self, params: Any, mask: Any) -> Any:
+        return params
+
+    def join(self, head: Tensor, log_std: Tensor | None, features: Tensor) -> Tensor:
         """μ [..., A] and log σ [A] → params [..., 2A]; `features` do not matter to this distribution."""
-        return torch.cat([mean, log_std.expand_as(mean)], -1)
+        assert log_std is not None
+        return torch.cat([head, log_std.expand_as(head)], -1)
 
     def spread_numpy(self, log_std: np.ndarray) -> np.ndarray:
-        """What `join_numpy` needs of log_std, made once a rollout."""
         return log_std
 
-    def join_numpy(self, mean: np.ndarray, spread: np.ndarray, features: np.ndarray) -> np.ndarray:
-        return np.concatenate([mean, np.broadcast_to(spread, mean.shape)], -1)
+    def join_numpy(self, head: np.ndarray, spread: np.ndarray | None, features: np.ndarray) -> np.ndarray:
+        assert spread is not None
+        return np.concatenate([head, np.broadcast_to(spread, head.shape)], -1)
 
     def sample_numpy(self, params: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         noise = rng.standard_normal((*params.shape[:-1], self.dim), dtype=np.float32)
@@ -220,14 +272,15 @@ class StateDependentGaussian(DiagonalGaussian):
         above = torch.log1p(log_std.clamp(min=0.0) + self.EPS) + 1.0
         return torch.where(log_std > 0, above, log_std.clamp(max=0.0).exp())
 
-    def join(self, mean: Tensor, log_std: Tensor, features: Tensor) -> Tensor:
+    def join(self, head: Tensor, log_std: Tensor | None, features: Tensor) -> Tensor:
         """μ [..., A], log_std [L, A] and z [..., L] → params [..., 2A]."""
+        assert log_std is not None
         variance = features.square() @ self.std(log_std).square()
-        return torch.cat([mean, 0.5 * torch.log(variance + self.EPS)], -1)
+        return torch.cat([head, 0.5 * torch.log(variance + self.EPS)], -1)
 
     def spread_numpy(self, log_std: np.ndarray) -> np.ndarray:
         return self.std(torch.from_numpy(log_std)).square().numpy()
 
-    def join_numpy(self, mean: np.ndarray, spread: np.ndarray, features: np.ndarray) -> np.ndarray:
+    def join_numpy(self, head: np.ndarray, spread: np.ndarray | None, features: np.ndarray) -> np.ndarray:
         variance = (features * features) @ spread
-        return np.concatenate([mean, 0.5 * np.log(variance + np.float32(self.EPS))], -1)
+        return np.concatenate([head, 0.5 * np.log(variance + np.float32(self.EPS))], -1)

@@ -7,8 +7,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from pgtrain.envs.spaces import ActionAdapter, ObservationEncoder, conform
-from pgtrain.types import TrainingError, UserError
+from pgtrain.envs.spaces import ObservationEncoder, conform
+from pgtrain.types import UserError
 
 
 def test_float_box_is_flattened_in_its_own_dtype_and_copied() -> None:
@@ -104,55 +104,3 @@ def test_conform_copies_and_names_what_does_not_fit() -> None:
         conform(nested, {"out": 1})
     with pytest.raises(ValueError, match="expected a tuple of 2 parts, got 1"):
         conform(nested, {"in": (1,)})
-
-
-def test_discrete_actions_get_the_start_of_the_space() -> None:
-    decode = ActionAdapter(spaces.Discrete(3, start=-1), "X-v0")
-    assert decode(np.array([0, 2])).tolist() == [-1, 1]
-    with pytest.raises(ValueError, match=r"action \[3\] is outside 0\.\.2"):
-        decode(np.array([3]))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-def test_box_actions_are_members_whatever_comes(dtype: type) -> None:
-    space = spaces.Box(np.array([-0.1, 0.7, -3], dtype), np.array([0.1, 5.3, -2], dtype), dtype=dtype)
-    decode = ActionAdapter(space)
-    numbers = np.random.default_rng(0).normal(0, 4, (200, 3))
-    for given in (numbers, numbers.astype(np.float32)):
-        for row in decode(given):
-            assert space.contains(row), row
-    inside = np.array([[0.05, 1.0, -2.5]], np.float32)
-    assert np.allclose(decode(inside), inside, atol=1e-3)
-
-
-def test_integer_boxes_get_rounded_members_and_shapes_come_back() -> None:
-    space = spaces.Box(0, 10, (2,), np.int64)
-    decode = ActionAdapter(space)
-    action = decode(np.array([[6.6, 12.0], [-3.0, 0.4]]))
-    assert action.dtype == np.int64 and action.tolist() == [[7, 10], [0, 0]]
-    matrix = ActionAdapter(spaces.Box(-1, 1, (2, 3), np.float32))
-    assert matrix(np.linspace(-1, 1, 12).reshape(2, 6)).shape == (2, 2, 3)
-
-
-def test_unbounded_actions_pass_and_non_finite_ones_are_named() -> None:
-    decode = ActionAdapter(spaces.Box(-np.inf, np.inf, (1,), np.float32), "X-v0")
-    assert decode(np.array([[1e6], [-3.0]])).tolist() == [[1e6], [-3.0]]
-    for bad in (np.nan, np.inf):
-        with pytest.raises(TrainingError, match="env=X-v0: the policy's action for env 1, 2 is not finite"):
-            decode(np.array([[0.0], [bad], [bad]]))
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.MultiDiscrete([2, 2]),
-        spaces.MultiBinary(2),
-        spaces.Dict({"a": spaces.Discrete(2)}),
-        spaces.Tuple(()),
-    ],
-)
-def test_other_action_spaces_are_refused_by_name(space: spaces.Space) -> None:
-    with pytest.raises(
-        UserError, match=rf"env=X-v0: its action space is {type(space).__name__}.*Discrete and Box"
-    ):
-        ActionAdapter(space, "X-v0")

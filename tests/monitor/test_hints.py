@@ -65,6 +65,15 @@ def test_the_gradient_of_a_natural_step_has_no_limit() -> None:
     assert "times its limit" in hints_after(healthy(gradient__norm=500.0), config=config)["gradient/norm"]
 
 
+def test_actions_at_a_bound_are_told_as_the_distribution_makes_them() -> None:
+    many = healthy(policy__clipped_actions=0.9, policy__std=0.5)
+    for name in ("tanh_gaussian", "beta"):
+        found = hints_after(many, config={"policy": {"distribution": {"name": name}}})
+        assert "held at a bound" in found["policy/clipped_actions"]
+    found = hints_after(many, config={"policy": {"distribution": {"name": "gaussian"}}})
+    assert "try policy/distribution=tanh_gaussian" in found["policy/clipped_actions"]
+
+
 def test_a_negative_explained_variance_is_bad_after_the_first_iterations() -> None:
     bad = healthy(critic__explained_variance=-0.5)
     assert "critic/explained_variance" not in hints_after(*[bad] * 20)
