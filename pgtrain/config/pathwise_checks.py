@@ -63,8 +63,8 @@ def _check_ignored(config: Config) -> None:
         )
     if not isinstance(config.policy.distribution, GaussianConfig | TanhGaussianConfig):
         raise ConfigError(
-            f"policy/distribution={config.policy.distribution.name}: update={config.update.name} needs noise that is added to a mean; use "
-            "policy/distribution=tanh_gaussian",
+            f"policy/distribution={config.policy.distribution.name}: update={config.update.name} needs noise that is "
+            "added to a mean; use policy/distribution=tanh_gaussian",
             "policy.distribution.name",
         )
 

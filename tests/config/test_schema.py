@@ -313,6 +313,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (WINDOW, {"policy__share": 1}, r"policy\.share=1: with update=pathwise .* use policy\.share=0"),
     (
         WINDOW,
+        {"policy__distribution": {"name": "beta"}},
+        "policy/distribution=beta: update=pathwise needs noise",
+    ),
+    (
+        WINDOW,
         {"policy__distribution": {"name": "gsde"}},
         r"policy/distribution=gsde: update=pathwise needs noise",
     ),
