@@ -9,6 +9,7 @@ from typing import Any
 import readme  # beside this file  # pyright: ignore[reportMissingImports]
 
 SHARE = 0.95
+RECIPES = {"shac": "C1", "shac_h16": "C3", "ppo": "C0"}  # and their colours
 Row = dict[str, Any]
 
 
@@ -40,7 +41,7 @@ def table(rows: list[Row]) -> str:
             continue
         level = goal(of_task)
         medians: dict[str, float] = {}
-        for algo in ("shac", "ppo"):
+        for algo in RECIPES:
             found = [row for row in of_task if row["algo"] == algo]
             if not found:
                 continue
@@ -55,8 +56,8 @@ def table(rows: list[Row]) -> str:
                 f"| {task} | `{algo}` | {len(found)} | {found[0]['steps']:,} | {spread([r['final'] for r in found])} "
                 f"| {cpu:.0f} | {text} |"
             )
-        if len(medians) == 2:
-            ratio = medians["ppo"] / medians["shac"]
+        if len(medians) > 1 and "ppo" in medians:
+            ratio = medians["ppo"] / min(steps for algo, steps in medians.items() if algo != "ppo")
             lines.append(f"| | | | | 95 % is {level:.1f} | | PPO takes {ratio:.1f} times SHAC's steps |")
     lqr = [row for row in rows if row["task"] == "lqr"]
     if lqr:
@@ -80,7 +81,7 @@ def curves(rows: list[Row], path: Path) -> None:
     figure, axes = plt.subplots(1, len(tasks), figsize=(4.2 * len(tasks), 3.2), squeeze=False)
     for axis, task in zip(axes[0], tasks, strict=True):
         of_task = [row for row in rows if row["task"] == task]
-        for algo, color in (("shac", "C1"), ("ppo", "C0")):
+        for algo, color in RECIPES.items():
             for i, row in enumerate(row for row in of_task if row["algo"] == algo):
                 points = [(max(steps, 500), value) for steps, value in row["curve"]]
                 axis.plot(
