@@ -72,6 +72,10 @@ types: setup ## check the types of the package
 bench: setup ## measure training speed; ARGS=--write-readme updates the README's table
 	@$(BIN)/python benchmarks/throughput.py $(ARGS)
 
+.PHONY: spaces
+spaces: setup ## write the tables of docs/spaces.md anew
+	@$(BIN)/python -m tests.integration.test_spaces_table
+
 .PHONY: bench-learning
 bench-learning: setup ## train presets and recipes on several seeds, update docs/results.md; ARGS=--quick tests today's code
 	@$(BIN)/python benchmarks/learning.py $(ARGS)

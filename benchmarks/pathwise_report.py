@@ -94,7 +94,9 @@ def curves(rows: list[Row], path: Path) -> None:
         if any(row["algo"] == "ppo" for row in of_task):
             level, start = goal(of_task), of_task[0]["curve"][0][1]
             axis.axhline(level, color="0.5", linewidth=0.8, linestyle="--")
-            axis.set_ylim(start - 0.5 * (level - start), level + 0.2 * (level - start))  # one run goes far below
+            axis.set_ylim(
+                start - 0.5 * (level - start), level + 0.2 * (level - start)
+            )  # one run goes far below
         axis.set_xscale("log")
         axis.set_title(task)
         axis.set_xlabel("env steps")

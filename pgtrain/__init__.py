@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pgtrain.commands.train import train as train
     from pgtrain.learning import per_sample as per_sample
     from pgtrain.learning import returns as returns
+    from pgtrain.policies.registry import register_policy as register_policy
     from pgtrain.training import load as load
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ _LAZY = {
     "load": ("pgtrain.training", "load"),
     "returns": ("pgtrain.learning.returns", None),
     "per_sample": ("pgtrain.learning.per_sample", None),
+    "register_policy": ("pgtrain.policies.registry", "register_policy"),
     "UserError": ("pgtrain.types", "UserError"),
     "TrainingError": ("pgtrain.types", "TrainingError"),
 }

@@ -11,6 +11,13 @@ import torch
 
 from pgtrain import device
 from pgtrain.build_distribution import features_of, make_distribution, refuse_unused_actions
+from pgtrain.build_observations import (
+    calibrate,
+    make_network,
+    make_normalizer,
+    observation_settings,
+    refuse_unused_of_observations,
+)
 from pgtrain.build_pathwise import make_window_parts
 from pgtrain.build_update import make_schedule, make_update
 from pgtrain.callbacks import Checkpointer
@@ -24,9 +31,8 @@ from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import make_actor
 from pgtrain.policies.distributions import Distribution
-from pgtrain.policies.masks import LeadingMoments, Masked, MaskedNetwork
-from pgtrain.policies.networks import MLP
-from pgtrain.policies.normalizer import RewardScaler, RunningMoments
+from pgtrain.policies.masks import Masked, MaskedNetwork
+from pgtrain.policies.normalizer import RewardScaler, RewardSign, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Collector
 from pgtrain.runner import Plan, Runner
@@ -52,6 +58,7 @@ def make_env(cfg: schema.Config, num_envs: int) -> VectorEnv:
         and min(env.workers, num_envs),  # an evaluation may have fewer envs than the training
         max_episode_steps=env.max_episode_steps,
         action_mask=env.action_mask,
+        **observation_settings(cfg),
     )
 
 
@@ -59,28 +66,16 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
     """The policy on the CPU, initialised from the run's network stream."""
     p = cfg.policy
     distribution = make_distribution(cfg, env)
-    standardise = p.normalize_obs == "running" and env.obs_is_float_box
     obs_dim = env.obs_dim - env.mask_dim  # the mask comes last in an observation
     with torch.random.fork_rng(devices=[]):  # neither takes from the user's global stream nor depends on it
         torch.manual_seed(streams(cfg.seed)["network"])
-        network = MLP(
-            obs_dim,
-            distribution.head_dim,
-            hidden=p.hidden,
-            activation=p.activation,
-            share=len(p.hidden) if p.share == "all" else int(p.share),
-            critic=schema.has_critic(cfg),
-            last_gain=p.last_layer_gain or 1.0,  # not used without ortho_init
-            ortho_init=p.ortho_init,
-            features=features_of(p.distribution),
-        )
+        network = make_network(cfg, env.layout, distribution.head_dim, features_of(p.distribution))
     return ActorCritic(
         MaskedNetwork(network, obs_dim) if env.mask_dim else network,
         cast(Distribution, Masked(distribution)) if env.mask_dim else distribution,
-        (LeadingMoments(obs_dim, env.mask_dim) if env.mask_dim else RunningMoments(obs_dim))
-        if standardise
-        else None,
+        make_normalizer(cfg, env.layout, env.mask_dim),
         value_moments=RunningMoments(1, clip=math.inf, eps=1e-4) if p.normalize_value == "running" else None,
+        input_dtype=torch.uint8 if env.obs_dtype == np.uint8 else torch.float32,
         mean=p.mean or "identity",
         log_std_init=p.log_std_init,
         log_std_min=p.log_std_min,
@@ -114,6 +109,7 @@ def make_runner(
     where, notice = device.resolve(cfg.device.name, sum(p.numel() for p in policy.parameters()))
     notices += [*([notice] if notice else []), *tell(cfg, policy)]
     policy.to(where)
+    notices += calibrate(cfg, env, policy)
     flat = FlatParameters(policy)  # before the actor, which works on the parameters' memory
     seeds = streams(cfg.seed)
     whole = cfg.collect.unit == "episodes"
@@ -168,15 +164,15 @@ def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> N
     if isinstance(cfg.update, schema.WindowUpdateConfig):
         registration.load(cfg.env.id)
     refuse_unused_actions(cfg, overrides, env)
-    if not env.obs_is_float_box and cfg.policy.normalize_obs == "running":
-        why = f"with the observations of {cfg.env.id}, which are no floats"
-        checks.refuse_unused(overrides, ["policy.normalize_obs"], why)
+    refuse_unused_of_observations(cfg, overrides, env)
     if update_checks.learning_rate_unused(cfg):
         why = f"with update={cfg.update.name} and no critic, as the optimiser is the critic's"
         checks.refuse_unused(overrides, ["optim", "optim/lr", "optim."], why)
 
 
-def make_reward_scaler(cfg: schema.Config, env: VectorEnv, where: torch.device) -> RewardScaler | None:
-    if cfg.reward.scaling == "none":
-        return None
-    return RewardScaler(env.num_envs, cfg.gamma, clip=cfg.reward.clip or 10.0).to(where)
+def make_reward_scaler(
+    cfg: schema.Config, env: VectorEnv, where: torch.device
+) -> RewardScaler | RewardSign | None:
+    if cfg.reward.scaling == "running_std":
+        return RewardScaler(env.num_envs, cfg.gamma, clip=cfg.reward.clip or 10.0).to(where)
+    return RewardSign() if cfg.reward.scaling == "sign" else None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from gymnasium import spaces
 
+from pgtrain.build_observations import last_width
 from pgtrain.config import checks, schema
 from pgtrain.envs.actions import Path, at, has_box, has_discrete
 from pgtrain.envs.base import VectorEnv
 from pgtrain.policies.beta import Beta
-from pgtrain.policies.distributions import DiagonalGaussian, Distribution, StateDependentGaussian
+from pgtrain.policies.distributions import DiagonalGaussian, Distribution
 from pgtrain.policies.from_space import distribution_of
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.squashed import TanhGaussian
 from pgtrain.types import UserError
 
@@ -40,7 +42,7 @@ def _of_box(cfg: schema.Config, env: VectorEnv, box: spaces.Box, path: Path) -> 
                 f"policy/distribution=gsde cannot serve {given}, a part of a {type(env.action_space).__name__} "
                 "space: use policy/distribution=gaussian, tanh_gaussian or beta"
             )
-        features = [env.obs_dim, *cfg.policy.hidden][-1]
+        features = last_width(cfg, env.layout)
         return StateDependentGaussian(low, high, features, sample_freq=d.sample_freq, expln=d.expln)
     if isinstance(d, schema.TanhGaussianConfig):
         if not plain.bounded.any() and plain.dim:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import make_actor
-from pgtrain.types import HostEnv, TrainingError
+from pgtrain.types import HostEnv, Step, TrainingError
 
 MAX_EPISODE_STEPS = 30_000  # for an env without a time limit of its own (Atari's is 27,000)
 
@@ -47,6 +47,12 @@ def envs_for(episodes: int, most: int = 20) -> int:
     return max(n for n in range(1, min(most, episodes) + 1) if episodes % n == 0)
 
 
+def over(step: Step) -> np.ndarray:
+    """[N] bool: the game ended at this step, not only what the learner takes for an episode."""
+    done = step.terminated | step.truncated
+    return done if step.goes_on is None else done & ~step.goes_on
+
+
 def evaluate(policy: ActorCritic, env: HostEnv, episodes: int, seed: int, greedy: bool = True) -> EvalResult:
     """Plays `episodes` whole episodes, episodes / num_envs in each env.
 
@@ -72,7 +78,7 @@ def evaluate(policy: ActorCritic, env: HostEnv, episodes: int, seed: int, greedy
         total += step.reward
         length += 1 if step.valid is None else step.valid
         if step.final_obs is not None:
-            done = np.flatnonzero(step.terminated | step.truncated)
+            done = np.flatnonzero(over(step))
             for i in done:
                 returns[i].append(float(total[i]))
                 lengths[i].append(int(length[i]))

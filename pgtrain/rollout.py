@@ -92,7 +92,7 @@ class _Storage:
             "terminated": np.empty((rows, n), bool),
             "truncated": np.empty((rows, n), bool),
             "valid": np.ones((rows, n), bool),
-            "inputs": self.actor.empty((rows, n, d), torch.float32),
+            "inputs": self.actor.empty((rows, n, d), self.policy.input_dtype),
             "action": self.actor.empty((rows, n, *dist.action_shape), dist.action_dtype),
             "params": self.actor.empty((rows, n, dist.param_dim), torch.float32),
         }
@@ -107,6 +107,7 @@ class _Storage:
         self.final_t: list[np.ndarray] = []
         self.final_n: list[np.ndarray] = []
         self.final_obs: list[np.ndarray] = []
+        self.goes_on: list[tuple[int, np.ndarray]] = []  # done for the learner alone: (t, [N] bool)
 
     def write(self, t: int, obs: np.ndarray, step: Step, action: Any, params: Any, inputs: Any) -> None:
         if t == self.rows:
@@ -121,11 +122,60 @@ class _Storage:
         self.truncated[t] = step.truncated
         if step.valid is not None:
             self.valid[t] = step.valid
+        if step.goes_on is not None:
+            self.goes_on.append((t, step.goes_on))
         if step.final_obs is not None:
             index = np.flatnonzero(step.terminated | step.truncated)
             self.final_t.append(np.full(len(index), t))
             self.final_n.append(index)
             self.final_obs.append(step.final_obs)
+
+
+class Tally:
+    """Return and length of the episode under way in each env, from window to window."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.partial_return = np.zeros(num_envs)
+        self.partial_length = np.zeros(num_envs, np.int64)
+
+    def copy(self) -> Tally:
+        other = Tally(len(self.partial_return))
+        other.partial_return, other.partial_length = self.partial_return, self.partial_length
+        return other
+
+    def count(
+        self, reward: np.ndarray, valid: np.ndarray, done: np.ndarray
+    ) -> tuple[Episodes, np.ndarray, np.ndarray]:
+        """Returns and lengths of the episodes that end in the window, and each row's episode_start and episode_step.
+
+        One segmented sum over the whole window (columns laid end to end) instead of bookkeeping in every step; each
+        segment is summed on its own, so a NaN reward spoils its own episode's return and no other. All [T, N].
+        """
+        steps, n = reward.shape
+        reward = np.where(valid, reward, 0.0)
+        length = valid.astype(np.int64)
+        ends = done.T.copy()  # [N, T]
+        first = np.zeros((n, steps), bool)
+        first[:, 0] = True
+        first[:, 1:] = ends[:, :-1]
+        starts = np.flatnonzero(first)
+        returns = np.add.reduceat(reward.T.ravel(), starts)
+        lengths = np.add.reduceat(length.T.ravel(), starts)
+        column_first = np.searchsorted(starts, np.arange(n) * steps)
+        returns[column_first] += self.partial_return
+        lengths[column_first] += self.partial_length
+        # rows: steps since the episode began = rows counted so far in the segment, plus what an earlier window had
+        before = np.cumsum(length.T, 1) - length.T  # [N, T]
+        segment = np.cumsum(first.ravel()) - 1
+        offset = before.ravel()[starts].copy()
+        offset[column_first] -= self.partial_length
+        episode_step = (before.ravel() - offset[segment]).reshape(n, steps)
+        closed = np.add.reduceat(ends.ravel(), starts) > 0
+        finished = Episodes(returns[closed], lengths[closed])
+        last = np.append(column_first[1:], len(starts)) - 1
+        self.partial_return = np.where(closed[last], 0.0, returns[last])
+        self.partial_length = np.where(closed[last], 0, lengths[last])
+        return finished, (episode_step.T == 0) & valid, np.ascontiguousarray(episode_step.T)
 
 
 class Collector:
@@ -136,9 +186,8 @@ class Collector:
         self.device = next(policy.parameters()).device
         self.storage = _Storage(env, actor, policy, rows)
         self.obs = env.reset(seed)
-        n = env.num_envs
-        self.partial_return = np.zeros(n)  # of the episode under way
-        self.partial_length = np.zeros(n, np.int64)
+        self.episodes = Tally(env.num_envs)
+        self.games: Tally | None = None  # where an episode may end for the learner while the game goes on
         self.steps_now = 0  # real env steps of the collect under way, for an interrupted one
 
     def collect_steps(self, steps: int) -> tuple[Rollout, Episodes]:
@@ -189,7 +238,15 @@ class Collector:
         """Everything that needs no env (log-probabilities, values, episode statistics) for the whole window at once."""
         s, policy = self.storage, self.policy
         done = s.terminated[:steps] | s.truncated[:steps]
-        episodes, start, step_index = self._episodes(steps, done)
+        reward, valid = s.reward[:steps], s.valid[:steps]
+        before = self.episodes.copy()
+        episodes, start, step_index = self.episodes.count(reward, valid, done)
+        if s.goes_on and self.games is None:
+            self.games = before  # up to now the two were the same
+        if self.games is not None:
+            for t, goes_on in s.goes_on:
+                done[t] &= ~goes_on
+            episodes = self.games.count(reward, valid, done)[0]
         action, params = self._tensor(s.action[:steps]), self._tensor(s.params[:steps])
         inputs = self._tensor(s.inputs[:steps])
         final_inputs, final_index = self._finals(inputs.shape[-1])
@@ -197,15 +254,15 @@ class Collector:
         value = next_value = None
         if policy.has_critic:
             value, next_value = true_values(policy.value, inputs, last_inputs, final_inputs, final_index)
-        reward = self._tensor(s.reward[:steps])
+        raw_reward = self._tensor(reward)
         rollout = Rollout(
             obs=self._tensor(s.obs[:steps]),
             inputs=inputs,
             action=action,
             params=params,
             log_prob=policy.distribution.log_prob(params, action),
-            reward=reward.to(torch.float32),
-            raw_reward=reward,
+            reward=raw_reward.to(torch.float32),
+            raw_reward=raw_reward,
             terminated=self._tensor(s.terminated[:steps]),
             truncated=self._tensor(s.truncated[:steps]),
             weight=self._tensor(s.valid[:steps]).to(torch.float32),
@@ -231,45 +288,9 @@ class Collector:
         s = self.storage
         if not s.final_obs:
             none = torch.zeros(0, dtype=torch.int64, device=self.device)
-            return torch.zeros(0, width, device=self.device), (none, none)
+            return torch.zeros(0, width, dtype=self.policy.input_dtype, device=self.device), (none, none)
         index = (self._tensor(np.concatenate(s.final_t)), self._tensor(np.concatenate(s.final_n)))
         return self.policy.prepare(self._tensor(np.concatenate(s.final_obs))), index
-
-    def _episodes(self, steps: int, done: np.ndarray) -> tuple[Episodes, np.ndarray, np.ndarray]:
-        """Returns and lengths of the episodes that end in the window, and each row's episode_start and episode_step.
-
-        One segmented sum over the whole window (columns laid end to end) instead of bookkeeping in every step; each
-        segment is summed on its own, so a NaN reward spoils its own episode's return and no other.
-        """
-        n = self.env.num_envs
-        reward = np.where(self.storage.valid[:steps], self.storage.reward[:steps], 0.0)
-        length = self.storage.valid[:steps].astype(np.int64)
-        ends = done.T.copy()  # [N, T]
-        first = np.zeros((n, steps), bool)
-        first[:, 0] = True
-        first[:, 1:] = ends[:, :-1]
-        starts = np.flatnonzero(first)
-        returns = np.add.reduceat(reward.T.ravel(), starts)
-        lengths = np.add.reduceat(length.T.ravel(), starts)
-        column_first = np.searchsorted(starts, np.arange(n) * steps)
-        returns[column_first] += self.partial_return
-        lengths[column_first] += self.partial_length
-        # rows: steps since the episode began = rows counted so far in the segment, plus what an earlier window had
-        before = np.cumsum(length.T, 1) - length.T  # [N, T]
-        segment = np.cumsum(first.ravel()) - 1
-        offset = before.ravel()[starts].copy()
-        offset[column_first] -= self.partial_length
-        episode_step = (before.ravel() - offset[segment]).reshape(n, steps)
-        closed = np.add.reduceat(ends.ravel(), starts) > 0
-        finished = Episodes(returns[closed], lengths[closed])
-        last = np.append(column_first[1:], len(starts)) - 1
-        self.partial_return = np.where(closed[last], 0.0, returns[last])
-        self.partial_length = np.where(closed[last], 0, lengths[last])
-        return (
-            finished,
-            (episode_step.T == 0) & self.storage.valid[:steps],
-            np.ascontiguousarray(episode_step.T),
-        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"actor": self.actor.state_dict()}

@@ -25,7 +25,7 @@ from pgtrain.learning.window import WindowCollector
 from pgtrain.monitor.diagnostics import locate_non_finite, policy_metrics, rollout_metrics
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.normalizer import RewardScaler
+from pgtrain.policies.normalizer import RewardScaler, RewardSign
 from pgtrain.rollout import Collector, Episodes, Rollout, revalue
 from pgtrain.types import TrainingError
 
@@ -66,7 +66,7 @@ class Runner:
     plan: Plan
     policy: ActorCritic
     collector: Collector | WindowCollector
-    reward_scaler: RewardScaler | None
+    reward_scaler: RewardScaler | RewardSign | None
     estimator: Estimator | TDLambda | WindowReturn
     update: Update | NaturalUpdate | PathwiseUpdate
     learning_rate: Schedule

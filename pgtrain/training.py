@@ -15,6 +15,7 @@ import torch
 from omegaconf import OmegaConf
 
 from pgtrain import build, checkpoint, device
+from pgtrain.build_observations import parameter_counts
 from pgtrain.config import convert, schema
 from pgtrain.envs.vector import VectorEnv
 from pgtrain.evaluation import EvalResult, envs_for, evaluate
@@ -184,6 +185,7 @@ def run_info(
         config=convert.to_dict(cfg),
         overrides=overrides,
         policy_parameters=len(runner.update.flat),
+        parameter_counts=parameter_counts(runner.policy),
         reward_threshold=env.reward_threshold,
     )
 
@@ -217,11 +219,16 @@ def make_summary(
     }
 
 
-def load(run_dir: Path | str, device: str | torch.device = "cpu", env_id: str | None = None) -> Loaded:
+def load(
+    run_dir: Path | str,
+    device: str | torch.device = "cpu",
+    env_id: str | None = None,
+    policy: str | None = None,
+) -> Loaded:
     """The policy of a run and what is needed to play it.
 
-    A run whose env comes from a module (`my_pkg:MyEnv-v0`) is loaded only if `env_id` repeats that id: a run folder
-    from somebody else must not be able to name code to import.
+    A run whose env or network comes from a module (`my_pkg:MyEnv-v0`, `my_pkg:MyNetwork`) is loaded only if `env_id`
+    or `policy` repeats that name: a run folder from somebody else must not be able to name code to import.
     """
     run_dir = Path(run_dir)
     state, warning = checkpoint.load(run_dir, device)
@@ -229,18 +236,19 @@ def load(run_dir: Path | str, device: str | torch.device = "cpu", env_id: str | 
         cfg, parameters = convert.from_dict(state["config"]), state["runner"]["policy"]
     except KeyError as error:
         raise UserError(f"{run_dir}: the checkpoint lacks {error}: it was not written by pgtrain") from error
-    if ":" in cfg.env.id and env_id != cfg.env.id:
-        raise UserError(
-            f"the run's env is {cfg.env.id}: loading it imports the module {cfg.env.id.rpartition(':')[0]}; "
-            f"repeat env={cfg.env.id} if you trust it"
-        )
+    for what, name, repeated in (("env", cfg.env.id, env_id), ("policy", cfg.policy.name, policy)):
+        if ":" in name and repeated != name:
+            raise UserError(
+                f"the run's {what} is {name}: loading it imports the module {name.rpartition(':')[0]}; "
+                f"repeat {what}={name} if you trust it"
+            )
     with build.make_env(cfg, 1) as env:
-        policy = build.make_policy(cfg, env)
+        trained = build.make_policy(cfg, env)
     try:
-        policy.load_state_dict(parameters)
+        trained.load_state_dict(parameters)
     except RuntimeError as error:
         first = str(error).splitlines()[-1].strip()
         raise UserError(
             f"{run_dir}: the checkpoint does not fit env={cfg.env.id} as it is now (have its spaces changed?): {first}"
         ) from error
-    return Loaded(policy.to(device), cfg, lambda num_envs: build.make_env(cfg, num_envs), warning)
+    return Loaded(trained.to(device), cfg, lambda num_envs: build.make_env(cfg, num_envs), warning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 
@@ -28,6 +29,38 @@ class Step(NamedTuple):
     truncated: Any  # [N] bool, cut by a limit
     final_obs: Any = None  # [k, D] last observation of the k envs that are done, in env order; None if k = 0
     valid: Any = None  # [N] bool, False where the row is no transition (reset row, idle env); None: all are
+    goes_on: Any = (
+        None  # [N] bool, done for the learner, yet the game that is shown goes on (a life lost); None: none
+    )
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One part of an observation space and the columns that it has in a row of observations, [start, stop).
+
+    kind: `vector` numbers · `binary` 0 or 1 · `onehot` · `index` whole numbers from 0, for a learned embedding ·
+    `picture` brightness. Columns of a row that follow the last leaf's are not the observation's.
+    """
+
+    name: str  # dotted path, "" for a space without parts
+    kind: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]  # of the space
+    choices: tuple[int, ...] = ()  # onehot, index: number of values of each part
+    axes: tuple[int, ...] = ()  # picture: those of `shape` in the order channels (any number), height, width
+    divide: float = 1.0  # picture: what its columns must be divided by to lie in 0..1
+    standardize: bool = False  # numbers without a natural scale
+
+    @property
+    def width(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def picture(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        sizes = [self.shape[axis] for axis in self.axes]
+        return self.width // (sizes[-1] * sizes[-2]), sizes[-2], sizes[-1]
 
 
 class HostEnv(Protocol):
@@ -36,6 +69,7 @@ class HostEnv(Protocol):
     num_envs: int
     obs_dim: int
     obs_dtype: Any
+    layout: tuple[Leaf, ...]  # what the columns of an observation are
     env_id: str
     max_episode_steps: int | None
 

@@ -21,7 +21,7 @@ from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.rollout import Rollout
 from pgtrain.runner import Runner
-from pgtrain.types import Step
+from pgtrain.types import Leaf, Step
 
 ENVS = "tests.envs_for_tests:Test/{}-v0"
 
@@ -149,7 +149,7 @@ class ScriptedEnv:
     """
 
     obs_dim, obs_dtype, env_id, max_episode_steps = 3, np.float32, "Scripted", None
-    obs_is_float_box = True
+    layout = (Leaf("", "vector", 0, 3, (3,), standardize=True),)
 
     def __init__(
         self,

@@ -15,7 +15,8 @@ from pgtrain.config import schema
 from pgtrain.evaluation import evaluate
 from pgtrain.learning import advantages, kl_guard, losses, schedules
 from pgtrain.learning.natural_gradient import FixedStep, LineSearch
-from pgtrain.policies.distributions import Categorical, DiagonalGaussian, StateDependentGaussian
+from pgtrain.policies.distributions import Categorical, DiagonalGaussian
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.policies.squashed import TanhGaussian
 from pgtrain.types import TrainingError, UserError
@@ -234,10 +235,13 @@ def test_initial_weights() -> None:
     assert plain.bias.abs().min() > 0 and plain.weight.abs().max() <= 1 / 8
 
 
-def test_only_float_boxes_are_standardised() -> None:
+def test_only_numbers_without_a_scale_are_standardised() -> None:
     cfg = configure(env_id("DictMixed"), **A2C)
     with build.make_env(cfg, 1) as env:
-        assert build.make_policy(cfg, env).normalizer is None
+        policy = build.make_policy(cfg, env)
+        (vec,) = [leaf for leaf in env.layout if leaf.name == "in.vec"]
+    assert policy.normalizer is not None
+    assert policy.normalizer.columns.tolist() == list(range(vec.start, vec.stop)) and vec.width == 3
 
 
 @pytest.mark.parametrize(
@@ -245,7 +249,7 @@ def test_only_float_boxes_are_standardised() -> None:
     [
         ("policy.mean=identity", "CartPole-v1"),
         ("policy.log_std_init=-1", "CartPole-v1"),
-        ("policy.normalize_obs=running", env_id("DictMixed")),
+        ("policy.normalize_obs=running", "FrozenLake-v1"),
     ],
 )
 def test_settings_that_the_spaces_leave_without_effect_are_refused(

@@ -41,9 +41,11 @@ def run(tmp_path: Path) -> Path:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     seen = Calls(env=StubEnv(), returns=None, warning=None, run_env="CartPole-v1")
 
-    def load(folder: Path, device: str = "cpu", env_id: str | None = None) -> SimpleNamespace:
+    def load(
+        folder: Path, device: str = "cpu", env_id: str | None = None, policy: str | None = None
+    ) -> SimpleNamespace:
         seen.folder, seen.device, seen.env_id = folder, device, env_id
-        cfg = SimpleNamespace(env=SimpleNamespace(id=seen.run_env))
+        cfg = SimpleNamespace(env=SimpleNamespace(id=seen.run_env), policy=SimpleNamespace(name="mlp"))
 
         def make_env(num_envs: int) -> StubEnv:
             seen.num_envs = num_envs

@@ -32,6 +32,7 @@ settings
   num_envs=…         envs side by side (default: the largest number up to 20 that divides episodes)
   device=cpu         auto (the CPU), cpu, cuda, cuda:N or mps
   env=module:Id      only for a run whose env comes from a module: repeat the env's id to allow the import
+  policy=module:Name the same for a network of your own
 
 Returns are those of the environment itself, without any scaling. The result is printed and written to
 evaluation.json in the run folder.
@@ -53,6 +54,7 @@ class Settings:
     num_envs: int | None = None
     device: str = "cpu"
     env: str | None = None
+    policy: str | None = None
 
 
 # ---------------------------------------------------------------------------------------------- arguments
@@ -89,6 +91,7 @@ SETTINGS: dict[str, Callable[[str, str], Any]] = {
     "num_envs": _integer(1),
     "device": _device,
     "env": lambda key, text: text,
+    "policy": lambda key, text: text,
 }
 
 
@@ -153,10 +156,14 @@ def evaluate_run(folder: Path, settings: Settings) -> dict[str, Any]:
     num_envs = settings.num_envs or envs_for(settings.episodes)
     episodes = math.ceil(settings.episodes / num_envs) * num_envs  # every env plays the same number
     device.resolve(settings.device, parameters=0)  # a device that is not there is told in one line
-    loaded = training.load(folder, device=settings.device, env_id=settings.env)
+    loaded = training.load(folder, device=settings.device, env_id=settings.env, policy=settings.policy)
     env_id = loaded.cfg.env.id
-    if settings.env not in (None, env_id):
-        raise UserError(f"env={settings.env}: the run was trained on {env_id}; env= can only repeat that")
+    for key, given, was in (
+        ("env", settings.env, env_id),
+        ("policy", settings.policy, loaded.cfg.policy.name),
+    ):
+        if given not in (None, was):
+            raise UserError(f"{key}={given}: the run was trained on {was}; {key}= can only repeat that")
     if loaded.warning:
         print(f"pgtrain: warning: {loaded.warning}", file=sys.stderr)
     with loaded.make_env(num_envs) as env:

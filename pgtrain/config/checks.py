@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from pgtrain.config.errors import ConfigError, no_effect
+from pgtrain.config.observation_checks import check_observations, settle_observations
 from pgtrain.config.pathwise_checks import check_pathwise
 from pgtrain.config.schema import (
     AdvantageConfig,
@@ -52,15 +53,17 @@ def settle(config: Config) -> Config:
         collect=replace(config.collect, episodes=None if steps else config.collect.episodes or EPISODES),
     )
     config.update = settle_update(config)
+    settle_observations(config)
+    own = ":" in config.policy.name  # nothing is known of its last layers
     if has_critic(config) and config.policy.normalize_value is None:
-        through_time = isinstance(config.update, WindowUpdateConfig)
-        config.policy = replace(config.policy, normalize_value="none" if through_time else "running")
+        plain = own or isinstance(config.update, WindowUpdateConfig)
+        config.policy = replace(config.policy, normalize_value="none" if plain else "running")
     if config.policy.mean is None and not isinstance(config.policy.distribution, BetaConfig):
         squashes = isinstance(config.policy.distribution, TanhGaussianConfig)
         config.policy = replace(config.policy, mean="identity" if squashes else "tanh")
-    if config.policy.ortho_init and config.policy.last_layer_gain is None:
+    if not own and config.policy.ortho_init and config.policy.last_layer_gain is None:
         config.policy = replace(config.policy, last_layer_gain=LAST_LAYER_GAIN)
-    if config.reward.scaling != "none" and config.reward.clip is None:
+    if config.reward.scaling == "running_std" and config.reward.clip is None:
         config.reward = replace(config.reward, clip=REWARD_CLIP)
     if config.checkpoint.every_steps is not None and config.checkpoint.keep is None:
         config.checkpoint = replace(config.checkpoint, keep=KEEP)
@@ -77,6 +80,7 @@ def check(config: Config) -> None:
     _check_advantage(config.advantage, config)
     _check_critic(config)
     _check_policy(config)
+    check_observations(config)
     check_update(config)
     check_pathwise(config)
     _check_env(config)
@@ -200,9 +204,13 @@ def _check_env(config: Config) -> None:
 
 
 def _check_rest(config: Config) -> None:
-    if config.reward.scaling == "none" and config.reward.clip is not None:
+    if config.reward.scaling != "running_std" and config.reward.clip is not None:
+        scaling = config.reward.scaling or "none"
         raise no_effect(
-            "reward.clip", config.reward.clip, "with reward.scaling=none", "use reward.scaling=running_std"
+            "reward.clip",
+            config.reward.clip,
+            f"with reward.scaling={scaling}",
+            "use reward.scaling=running_std",
         )
     if config.eval.episodes == 0 and not config.eval.greedy:
         raise no_effect("eval.greedy", config.eval.greedy, "with eval.episodes=0", "use eval.episodes=100")

@@ -19,7 +19,7 @@ from pgtrain.config import experiments
 from pgtrain.config.convert import scalar_for_group, type_hints
 from pgtrain.config.errors import ConfigError, did_you_mean, nearest, one_line, shown
 from pgtrain.config.schema import OPTIONS, Config
-from pgtrain.config.sources import DEVICE, ENV_ID
+from pgtrain.config.sources import DEVICE, ENV_ID, POLICY
 
 LOOKUP = "hydra.searchpath"  # more folders with options
 EXAMPLE = "settings are written key=value, e.g. seed=1"
@@ -162,18 +162,20 @@ def _check_hydra(override: Override, options: Sequence[str]) -> None:
 
 
 def _check_option(group: str, value: Any, options: Sequence[str]) -> None:
-    """`value` of `group=value`, as far as a list of options tells; `env` and `device` have more than that."""
+    """`value` of `group=value`, as far as a list of options tells; `env`, `device` and `policy` have more than that."""
     if not options:
         parent, _, name = group.rpartition("/")
         near = [f"{parent}/{n}" for n in nearest(name, _inner_groups(parent), 1)]
         raise ConfigError(f"{group}={shown(value)}: there is no group {group!r}.{did_you_mean(near)}", group)
     base = class_of(group.replace("/", "."))
     if isinstance(value, str):
-        if value in options or any(kind.fullmatch(f"{group}/{value}") for kind in (ENV_ID, DEVICE)):
+        if value in options or any(kind.fullmatch(f"{group}/{value}") for kind in (ENV_ID, DEVICE, POLICY)):
             return
     elif value is not None and base is not None:
         raise ConfigError(scalar_for_group(group.replace("/", "."), base, value), group)
-    more = {"env": ", any Gymnasium id", "device": ", cuda:1, …"}.get(group, "")
+    more = {"env": ", any Gymnasium id", "device": ", cuda:1, …", "policy": ", module:Name of yours"}.get(
+        group, ""
+    )
     named = ", ".join(options) if len(options) <= 20 else "a file's name"
     raise ConfigError(
         f"{group}={shown(value)}: must be one of {named}{more}.{did_you_mean(nearest(str(value), options, 1))}",

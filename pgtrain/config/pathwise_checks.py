@@ -49,7 +49,7 @@ def _check_ignored(config: Config) -> None:
         raise no_effect(
             "entropy.coef", entropy.coef, why, "leave it out, and use policy.log_std_min to keep noise"
         )
-    if config.reward.scaling != "none":
+    if config.reward.scaling not in (None, "none"):
         raise no_effect(
             "reward.scaling", config.reward.scaling, why, "scale the reward in the env, or leave it out"
         )
@@ -83,6 +83,14 @@ def _check_envs(config: Config, update: WindowUpdateConfig) -> None:
             config.env.workers,
             f"with update={update.name}, whose envs are one tensor",
             "leave it out",
+        )
+    if (config.env.frame_stack or 1) > 1:
+        why = f"with update={update.name}, whose envs are one tensor"
+        raise no_effect("env.frame_stack", config.env.frame_stack, why, "leave it out")
+    if config.policy.name != "mlp":
+        raise ConfigError(
+            f"policy={config.policy.name}: update={update.name} copies the critic of policy=mlp; use policy=mlp",
+            "policy.name",
         )
     if (config.collect.episodes or 1) > 1:
         raise ConfigError(

@@ -93,6 +93,20 @@ class CollectConfig:
 
 
 @dataclass
+class AtariConfig:
+    """Preprocessing of the games ALE/*; null everywhere: the standard for them, nothing for other envs."""
+
+    preprocess: bool | None = setting(None, "the settings below; null: true for ALE/* ids")
+    frame_skip: int | None = setting(None, "frames that an action is held for; null: 4", low=1)
+    noop_max: int | None = setting(None, "an episode starts with up to so many idle frames; null: 30", low=0)
+    screen_size: int | None = setting(None, "pixels a side of the picture; null: 84", low=8)
+    grayscale: bool | None = setting(None, "grey pictures; null: true")
+    terminal_on_life_loss: bool | None = setting(
+        None, "a lost life is an end for the learner (returns shown stay those of the game); null: false"
+    )
+
+
+@dataclass
 class EnvConfig:
     id: str = setting("CartPole-v1", "Gymnasium id, with `module:` before it if the id is registered there")
     kwargs: dict[str, Any] = setting({}, "arguments of the env itself, e.g. env.kwargs.gravity=5")
@@ -110,6 +124,16 @@ class EnvConfig:
         "where the env tells which actions it allows: info (info['action_mask']), a key of Dict observations, none; "
         "auto: the key action_mask if there is one, else info if it has one at reset",
     )
+    frame_stack: int | None = setting(
+        None,
+        "latest observations that the policy sees together; null: 4 for ALE/* ids, else 1",
+        low=1,
+        high=32,
+    )
+    one_hot_max: int = setting(
+        256, "Discrete observations of more values get a learned embedding, not a one-hot", low=1
+    )
+    atari: AtariConfig = group(AtariConfig, "preprocessing of ALE/* games")
 
 
 @dataclass
@@ -143,15 +167,42 @@ class BetaConfig(DistributionConfig):
 
 
 @dataclass
+class EncoderConfig:
+    """What pictures and numbers of many values go through before the hidden layers."""
+
+    cnn: str = setting(
+        "auto",
+        "convolutions for pictures: nature (from 36 pixels on) or small; none: pixels as plain numbers",
+        choices=("auto", "nature", "small", "none"),
+    )
+    share: bool | None = setting(
+        None,
+        "actor and critic have one encoder; null: true, but false where the actor must be alone (update=natural)",
+    )
+
+
+@dataclass
 class PolicyConfig:
-    name: str = setting("mlp", "kind of network", choices=("mlp",))
+    name: str = setting(
+        "mlp",
+        "kind of network: mlp, or module:Name of one of yours",
+        pattern=r"mlp|[\w.]+:\w+",
+        shown="mlp, <module>:<name>",
+    )
+    kwargs: dict[str, Any] = setting({}, "arguments of a network of yours")
     hidden: list[int] = setting([64, 64], "width of each hidden layer", low=1)
     activation: str = setting("tanh", "between the layers", choices=ACTIVATIONS)
+    layer_norm: bool = setting(False, "normalise each hidden layer's outputs before the activation")
+    encoder: EncoderConfig = group(EncoderConfig, "what comes before the hidden layers")
     share: int | str = setting(0, "first hidden layers that actor and critic share", low=0, choices=("all",))
     normalize_obs: str = setting(
         "running",
-        "running: standardise float observations by their running mean and std",
-        choices=("running", "none"),
+        "running: standardise numbers in observations by their running mean and std; calibrated: by those of the "
+        "first steps, made before training",
+        choices=("running", "calibrated", "none"),
+    )
+    calibration_steps: int | None = setting(
+        None, "steps of the untrained policy for normalize_obs=calibrated; null: 5000", low=2
     )
     normalize_value: str | None = setting(
         None,
@@ -179,10 +230,11 @@ class PolicyConfig:
 
 @dataclass
 class RewardConfig:
-    scaling: str = setting(
-        "none",
-        "running_std: divide what the learner sees by the running std of the discounted return",
-        choices=("none", "running_std"),
+    scaling: str | None = setting(
+        None,
+        "running_std: divide what the learner sees by the running std of the discounted return; sign: -1, 0 or 1; "
+        "null: sign with the Atari preprocessing, else none",
+        choices=("none", "running_std", "sign"),
     )
     clip: float | None = setting(None, "largest scaled reward; null: 10 with scaling=running_std", above=0)
 

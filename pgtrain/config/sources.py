@@ -1,4 +1,5 @@
-"""Options that need no YAML file: any Gymnasium id (`env=LunarLander-v3`), any CUDA device (`device=cuda:1`).
+"""Options that need no YAML file: any Gymnasium id (`env=LunarLander-v3`), any CUDA device (`device=cuda:1`),
+a network of the user's (`policy=my_module:MyNetwork`).
 
 Hydra asks each entry of its search path for an option in turn. `PgtrainSource` answers for what no file can list, and
 for `base_config`, the defaults of the schema; `SearchPath` keeps it behind every folder, so that a YAML of the same
@@ -31,6 +32,7 @@ BASE = {"env": EnvConfig, "policy": PolicyConfig, "device": DeviceConfig, "monit
 # [module:][namespace/]name; a misspelt id is taken too, so that the answer can name the nearest one
 ENV_ID = re.compile(r"env/((?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+)")
 DEVICE = re.compile(r"device/(cuda:\d+)")
+POLICY = re.compile(r"policy/([\w.]+:\w+)")  # a network of the user's, see policies/registry.py
 # where an env's code lies -> (module it needs, what to install)
 NEEDS = {
     "gymnasium.envs.box2d": ("Box2D", "pgtrain[box2d]"),
@@ -74,11 +76,12 @@ def base_config() -> DictConfig:
     """What every option of `BASE` starts from. `env.kwargs` is open: an env's arguments are its own."""
     base = OmegaConf.create({name: dataclasses.asdict(cls()) for name, cls in BASE.items()})
     base.env.kwargs._set_flag("struct", False)
+    base.policy.kwargs._set_flag("struct", False)
     return base
 
 
 class PgtrainSource(ConfigSource):
-    """Serves `base_config`, `env/<id>` and `device/cuda:<n>`."""
+    """Serves `base_config`, `env/<id>`, `device/cuda:<n>` and `policy/<module>:<name>`."""
 
     @staticmethod
     def scheme() -> str:
@@ -89,11 +92,11 @@ class PgtrainSource(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         path = config_path.removesuffix(".yaml")
-        return path == "base_config" or any(kind.fullmatch(path) for kind in (ENV_ID, DEVICE))
+        return path == "base_config" or any(kind.fullmatch(path) for kind in (ENV_ID, DEVICE, POLICY))
 
     def is_group(self, config_path: str) -> bool:
         group, _, namespace = config_path.strip("/").partition("/")
-        if group == "device":
+        if group in ("device", "policy"):
             return not namespace
         return group == "env" and (not namespace or any(i.startswith(namespace + "/") for i in _ids()))
 
@@ -120,6 +123,8 @@ class PgtrainSource(ConfigSource):
             return self._result({"id": env[1]}, "env")
         if device := DEVICE.fullmatch(path):
             return self._result({"name": device[1]}, "device")
+        if policy := POLICY.fullmatch(path):
+            return self._result({"name": policy[1]}, "policy")
         raise ConfigLoadError(f"{config_path} is none of pgtrain's")
 
     def _result(self, node: Any, package: str | None) -> ConfigResult:

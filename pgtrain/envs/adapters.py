@@ -12,6 +12,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from pgtrain.envs import masks
 from pgtrain.envs.base import VectorEnv, env_seeds, idle_mask
 from pgtrain.envs.guard import Guard
+from pgtrain.envs.layout import ONE_HOT_MAX
+from pgtrain.envs.preprocessing import LifeLoss
 from pgtrain.envs.registry import EnvFactory, one_line
 from pgtrain.envs.spaces import ObservationEncoder
 from pgtrain.types import Step, TrainingError, UserError
@@ -61,7 +63,10 @@ class SyncEnv(VectorEnv):
             reward_threshold=factory.spec.reward_threshold,
             max_episode_steps=time_limit(guards[0]),
             action_mask=action_mask,
+            one_hot_max=factory.one_hot_max,
         )
+        found = [find_wrapper(guard, LifeLoss) for guard in guards]
+        self._lives = [lives for lives in found if lives is not None]  # all of them, or none
         self.notices += dict.fromkeys(warned)
         self._factory = factory
         for guard in guards:
@@ -103,7 +108,10 @@ class SyncEnv(VectorEnv):
             final_obs = encode_rows(self.observation_space, self._encode, info["final_obs"], index)
             final_obs = self._with_masks(final_obs, 1.0)
         valid = None if self._idle is None else ~self._idle
-        return Step(self._observe(obs), reward, terminated, truncated, final_obs, valid)
+        goes_on = None
+        if self._lives and final_obs is not None:
+            goes_on = np.array([lives.goes_on for lives in self._lives]) & terminated
+        return Step(self._observe(obs), reward, terminated, truncated, final_obs, valid, goes_on)
 
     def set_idle(self, mask: np.ndarray) -> None:
         self._idle = idle_mask(mask, self.num_envs)
@@ -125,7 +133,11 @@ class GuestEnv(VectorEnv):
     backend = "native"
 
     def __init__(
-        self, vec: gym.vector.VectorEnv[Any, Any, Any], env_id: str = "", action_mask: str = "auto"
+        self,
+        vec: gym.vector.VectorEnv[Any, Any, Any],
+        env_id: str = "",
+        action_mask: str = "auto",
+        one_hot_max: int = ONE_HOT_MAX,
     ) -> None:
         spec = vec.spec
         env_id = env_id or (spec.id if spec is not None else type(vec).__name__)
@@ -142,6 +154,7 @@ class GuestEnv(VectorEnv):
             reward_threshold=spec.reward_threshold if spec is not None else None,
             max_episode_steps=getattr(vec, "max_episode_steps", None) or (spec and spec.max_episode_steps),
             action_mask=action_mask,
+            one_hot_max=one_hot_max,
         )
         self.autoreset = "same_step" if mode is AutoresetMode.SAME_STEP else "next_step"
         self._vec = vec
@@ -154,7 +167,9 @@ class GuestEnv(VectorEnv):
         self._hidden = np.zeros(self.num_envs, np.bool_)  # idle, or not yet back at an episode's start
 
     def reset(self, seed: int) -> np.ndarray:
-        obs, info = self._vec.reset(seed=seed)
+        return self._started(*self._vec.reset(seed=seed))
+
+    def _started(self, obs: Any, info: dict[str, Any]) -> np.ndarray:
         self._reset_next[:] = self._hidden[:] = False
         self._fresh[:] = True
         return self._with_masks(self._encode(obs), self._mask_rows(obs, info, "reset"))
@@ -163,7 +178,7 @@ class GuestEnv(VectorEnv):
         self._steps += 1
         try:
             raw, reward, terminated, truncated, info = self._vec.step(self._decode(action))
-            obs = self._encode(raw)
+            self.info, obs = info, self._encode(raw)
         except TrainingError:
             raise
         except Exception as error:
@@ -232,6 +247,16 @@ def encode_rows(
     """Encode single observations rows[i] for i in `index` [k] → [k, D]."""
     chosen = [rows[i] for i in index]
     return encode(concatenate(space, chosen, create_empty_array(space, len(chosen))))
+
+
+def find_wrapper(env: gym.Env[Any, Any], kind: type) -> Any:
+    """The outermost wrapper of this kind around `env`; None without one."""
+    at: Any = env
+    while isinstance(at, gym.Wrapper):
+        if isinstance(at, kind):
+            return at
+        at = at.env
+    return None
 
 
 def time_limit(env: gym.Env[Any, Any]) -> int | None:

@@ -12,8 +12,9 @@ from gymnasium import Space
 
 from pgtrain.envs import masks
 from pgtrain.envs.actions import ActionAdapter
+from pgtrain.envs.layout import ONE_HOT_MAX
 from pgtrain.envs.spaces import ObservationEncoder
-from pgtrain.types import Step, UserError
+from pgtrain.types import Leaf, Step, UserError
 
 
 def env_seeds(seed: int, num_envs: int) -> list[int]:
@@ -43,6 +44,7 @@ class VectorEnv:
         reward_threshold: float | None = None,
         max_episode_steps: int | None = None,
         action_mask: str = "none",
+        one_hot_max: int = ONE_HOT_MAX,
     ) -> None:
         self.env_id = env_id
         self.num_envs = num_envs
@@ -55,14 +57,17 @@ class VectorEnv:
         self._mask_source = masks.source(observation_space, action_space, action_mask, env_id)
         key = self._mask_source if self._mask_source not in (None, "info", "auto") else None
         seen = observation_space if key is None else masks.without(observation_space, key)
-        self._encode = ObservationEncoder(seen, env_id)
+        self._encode = ObservationEncoder(seen, env_id, one_hot_max)
         self.obs_dim: int = self._encode.dim  # with the mask
         self.mask_dim = 0  # last columns of obs that are no observation but an action mask
         self._masks: masks.MaskReader | None = None
         if key is not None:
             self._use_masks(key)
         self.obs_dtype = self._encode.dtype
-        self.obs_is_float_box: bool = self._encode.is_float_box  # may be standardised
+        self.layout: tuple[Leaf, ...] = self._encode.layout  # what the columns of obs before the mask are
+        if self._encode.dropped:
+            names = ", ".join(self._encode.dropped)
+            self.notices.append(f"observation: text is left out, a policy cannot read it: {names}")
 
     @property
     def masks_unknown(self) -> bool:

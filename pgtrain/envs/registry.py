@@ -17,6 +17,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from pgtrain.envs.layout import ONE_HOT_MAX
+from pgtrain.envs.preprocessing import Atari, LifeLoss, atari_env, frame_skip_of, stack
 from pgtrain.types import UserError
 
 # Gymnasium does not load plugins by itself: first part of the id → (module that registers it, what to install).
@@ -83,6 +85,9 @@ class EnvFactory:
     spec: EnvSpec
     kwargs: dict[str, Any] = field(default_factory=dict)
     max_episode_steps: int | None = None
+    atari: Atari | None = None
+    frame_stack: int = 1
+    one_hot_max: int = ONE_HOT_MAX
 
     def __call__(self) -> gym.Env[Any, Any]:
         """One env without Gymnasium's env checker. Silent. Raises UserError with one line."""
@@ -96,13 +101,23 @@ class EnvFactory:
                 importlib.import_module(module)
             check_kwargs(self.env_id, self.spec.entry_point, self.kwargs)
             with told_in_one_line(self.env_id, self.kwargs, self.spec.entry_point):
-                env = gym.make(
-                    self.spec,
-                    max_episode_steps=self.max_episode_steps,
-                    disable_env_checker=True,
-                    **self.kwargs,
-                )
+                env = self._bare() if self.atari is None else self._game(self.atari)
+                if self.frame_stack > 1:
+                    padding = "reset" if self.atari is None else "zero"  # as ale-py's own vector env does
+                    env = stack(env, self.frame_stack, self.env_id, padding)
+                if self.atari is not None and self.atari.terminal_on_life_loss:
+                    env = LifeLoss(env)
         return env, _gymnasium_warnings(caught)
+
+    def _bare(self) -> gym.Env[Any, Any]:
+        return gym.make(
+            self.spec, max_episode_steps=self.max_episode_steps, disable_env_checker=True, **self.kwargs
+        )
+
+    def _game(self, atari: Atari) -> gym.Env[Any, Any]:
+        frame_skip_of(self.kwargs, atari)
+        game = gym.make(self.spec, disable_env_checker=True, **self.kwargs, frameskip=1)
+        return atari_env(game, atari, self.max_episode_steps)
 
 
 @contextlib.contextmanager
@@ -196,6 +211,8 @@ def told_in_one_line(env_id: str, kwargs: dict[str, Any], entry_point: Any = Non
 def _install(error: Exception) -> str:
     """The pip command for a missing package, from the error that tells of it."""
     text = one_line(str(error))
+    if "opencv" in text:
+        return ": pip install 'pgtrain[atari]'"
     extra = re.search(r"gymnasium\[([\w-]+)\]", text)
     if extra:
         ours = EXTRAS.get(extra[1])

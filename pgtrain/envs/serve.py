@@ -86,5 +86,7 @@ def _obey(env: SyncEnv, command: str, data: Any, mine: dict[str, np.ndarray], ma
         mine["reward"][...] = step.reward
         mine["terminated"][...] = step.terminated
         mine["truncated"][...] = step.truncated
+        if step.goes_on is not None:
+            mine["goes_on"][...] = step.goes_on
         if step.final_obs is not None:
             mine["final_obs"][step.terminated | step.truncated, : env.obs_dim] = step.final_obs

@@ -1,121 +1,94 @@
-"""From the observation spaces of Gymnasium to flat vectors, on whole batches.
+"""From the observation spaces of Gymnasium to flat rows of numbers, on whole batches.
 
-Observations become one flat vector per env, obs [N, D].
-
-| space            | in obs                                                                  |
-|------------------|-------------------------------------------------------------------------|
-| Box float        | flattened; float64 stays float64, everything else becomes float32       |
-| Box uint8 0..255 | float32, divided by 255 (here, and nowhere else)                        |
-| Box of integers  | float32                                                                 |
-| Discrete         | one-hot, index = value − start                                          |
-| MultiDiscrete    | one-hot of each part, joined                                            |
-| MultiBinary      | float32                                                                 |
-| Dict, Tuple      | the parts, joined in the order of the space                             |
+Observations become one row per env, obs [N, D], whose columns `layout` describes leaf by leaf (see `layout.py` for
+what becomes of each kind of space).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 
-from pgtrain.types import UserError
-
-Write = Callable[[np.ndarray, np.ndarray], None]  # (batch of one leaf [N, *shape], out [N, width])
+from pgtrain.envs.layout import ONE_HOT_MAX, Write, is_text, leaf_of, where, write_bytes
+from pgtrain.types import Leaf, UserError
 
 
 class ObservationEncoder:
     """Encodes a batch of observations, as Gymnasium's vector envs make them, into a fresh array [N, D].
 
-    Raises UserError where a part of the space has no fixed size (Text, Sequence, Graph, …), and ValueError when a
+    Parts of Dict and Tuple come in the order of the space, at any depth. A row is uint8 where it holds pictures of
+    bytes and nothing that needs more, float64 where a part is, else float32; in the last two a picture is divided by
+    255 here, in the first by the network. Text inside Dict or Tuple is left out (`dropped` has the names).
+
+    Raises UserError where a part of the space has no fixed size (Text alone, Sequence, Graph, …), and ValueError when a
     batch does not fit the space.
     """
 
-    def __init__(self, space: Space[Any], env_id: str = "") -> None:
-        self._parts: list[tuple[tuple[Any, ...], tuple[int, ...], Write, slice]] = []
-        self._dtypes: list[Any] = []
+    def __init__(self, space: Space[Any], env_id: str = "", one_hot_max: int = ONE_HOT_MAX) -> None:
+        self._paths: list[tuple[Any, ...]] = []
+        self._writes: list[Write] = []
+        self._dtypes: list[np.dtype[Any]] = []
+        self._leaves: list[Leaf] = []
+        self.dropped: list[str] = []
         self.dim = 0
-        self._add(space, (), env_id)
-        self.dtype = np.float64 if np.float64 in self._dtypes else np.float32
-        self.is_float_box = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+        self._add(space, (), one_hot_max, env_id)
+        if not self._leaves:
+            raise UserError(f"env={env_id}: its observation {space} holds nothing that a policy could see")
+        self.dtype = self._row_dtype()
+        if self.dtype != np.uint8:
+            self._divide_here()
+        self.layout: tuple[Leaf, ...] = tuple(self._leaves)
 
-    def _add(self, space: Space[Any], path: tuple[Any, ...], env_id: str) -> None:
-        if isinstance(space, spaces.Dict):
-            for key, part in space.spaces.items():
-                self._add(part, (*path, key), env_id)
+    def _add(self, space: Space[Any], path: tuple[Any, ...], one_hot_max: int, env_id: str) -> None:
+        if isinstance(space, (spaces.Dict, spaces.Tuple)):
+            parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+            for key, part in parts:
+                self._add(part, (*path, key), one_hot_max, env_id)
             return
-        if isinstance(space, spaces.Tuple):
-            for index, part in enumerate(space.spaces):
-                self._add(part, (*path, index), env_id)
+        name = ".".join(map(str, path))
+        if path and is_text(space):
+            self.dropped.append(name)
             return
-        width, write = _leaf(space, path, env_id)
-        self._dtypes.append(
-            np.float64 if isinstance(space, spaces.Box) and space.dtype == np.float64 else np.float32
-        )
-        self._parts.append((path, tuple(space.shape or ()), write, slice(self.dim, self.dim + width)))
-        self.dim += width
+        leaf, write, dtype = leaf_of(space, name, self.dim, one_hot_max, env_id)
+        self._paths.append(path)
+        self._writes.append(write)
+        self._dtypes.append(dtype)
+        self._leaves.append(leaf)
+        self.dim = leaf.stop
+
+    def _row_dtype(self) -> Any:
+        if any(leaf.kind == "picture" for leaf in self._leaves) and set(self._dtypes) == {np.dtype(np.uint8)}:
+            return np.uint8
+        return np.float64 if np.dtype(np.float64) in self._dtypes else np.float32
+
+    def _divide_here(self) -> None:
+        for i, leaf in enumerate(self._leaves):
+            if leaf.divide != 1.0:
+                self._leaves[i], self._writes[i] = replace(leaf, divide=1.0), write_bytes
 
     def __call__(self, batch: Any) -> np.ndarray:
         out: np.ndarray | None = None
-        for path, shape, write, columns in self._parts:
-            leaf = batch
+        for path, leaf, write in zip(self._paths, self._leaves, self._writes, strict=True):
+            part = batch
             for key in path:
-                leaf = leaf[key]
-            leaf = np.asarray(leaf)
-            if leaf.shape[1:] != shape:
-                raise ValueError(f"observation{_where(path)}: expected shape {shape}, got {leaf.shape[1:]}")
+                part = part[key]
+            part = np.asarray(part)
+            if part.shape[1:] != leaf.shape:
+                raise ValueError(
+                    f"observation{where(leaf.name)}: expected shape {leaf.shape}, got {part.shape[1:]}"
+                )
             if out is None:
-                out = np.empty((len(leaf), self.dim), self.dtype)
-            write(leaf, out[:, columns])
+                out = np.empty((len(part), self.dim), self.dtype)
+            write(part, out[:, leaf.start : leaf.stop])
         assert out is not None
         return out
 
 
-def _leaf(space: Space[Any], path: tuple[Any, ...], env_id: str) -> tuple[int, Write]:
-    """How many numbers a space without parts takes in obs, and the function that writes them."""
-    if isinstance(space, spaces.Box):
-        picture = space.dtype == np.uint8 and bool((space.low == 0).all() and (space.high == 255).all())
-        return int(np.prod(space.shape)), _write_picture if picture else _write_numbers
-    if isinstance(space, spaces.MultiBinary):
-        return int(np.prod(space.shape)), _write_numbers
-    if isinstance(space, spaces.Discrete):
-        return int(space.n), _one_hot([int(space.n)], [int(space.start)])
-    if isinstance(space, spaces.MultiDiscrete):
-        sizes = [int(n) for n in space.nvec.flat]
-        return sum(sizes), _one_hot(sizes, [int(s) for s in space.start.flat])
-    raise UserError(
-        f"env={env_id}: its observation{_where(path)} is a {type(space).__name__} space, which has no fixed size; "
-        "allowed are Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
-    )
-
-
 def _where(path: tuple[Any, ...]) -> str:
-    return " at " + ".".join(map(str, path)) if path else ""
-
-
-def _write_numbers(leaf: np.ndarray, out: np.ndarray) -> None:
-    out[...] = leaf.reshape(out.shape)
-
-
-def _write_picture(leaf: np.ndarray, out: np.ndarray) -> None:
-    np.divide(leaf.reshape(out.shape), np.float32(255), out=out, dtype=np.float32, casting="unsafe")
-
-
-def _one_hot(sizes: list[int], starts: list[int]) -> Write:
-    start = np.array(starts)
-    size = np.array(sizes)
-    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-
-    def write(leaf: np.ndarray, out: np.ndarray) -> None:
-        index = leaf.reshape(len(out), -1) - start  # [N, parts]
-        if ((index < 0) | (index >= size)).any():
-            raise ValueError(f"observation: {leaf.tolist()} has a value outside its Discrete range")
-        out[...] = 0
-        np.put_along_axis(out, index + first, 1, axis=1)
-
-    return write
+    return where(".".join(map(str, path)))
 
 
 def conform(space: Space[Any], obs: Any, path: tuple[Any, ...] = ()) -> Any:

@@ -12,6 +12,8 @@ from gymnasium.vector import AutoresetMode
 from pgtrain.envs import native
 from pgtrain.envs.adapters import GuestEnv, SyncEnv
 from pgtrain.envs.base import VectorEnv
+from pgtrain.envs.layout import ONE_HOT_MAX
+from pgtrain.envs.preprocessing import Atari
 from pgtrain.envs.registry import EnvFactory, check_kwargs, find_spec, quiet, told_in_one_line, unknown_kwarg
 from pgtrain.types import UserError
 
@@ -31,6 +33,9 @@ def make_vector_env(
     step_timeout: float | None = None,
     start_method: str = "spawn",
     action_mask: str = "auto",
+    atari: Atari | None = None,
+    frame_stack: int = 1,
+    one_hot_max: int = ONE_HOT_MAX,
 ) -> VectorEnv:
     """N envs of a registered id, or of `module:Id`.
 
@@ -39,16 +44,28 @@ def make_vector_env(
     `auto` (process when `workers` is given; native where pgtrain has the env; else sync).
     `step_timeout`: seconds that the process backend waits for a reset or a step before it names the env that hangs.
     `action_mask`: where the env tells which actions it allows: "info", a key of its Dict observation, "none", "auto".
-    `max_episode_steps` replaces the time limit of the id. Raises UserError, in one line, for what cannot be had.
+    `max_episode_steps` replaces the time limit of the id. `atari`: the preprocessing of a game of ale-py's;
+    `frame_stack`: the last so many observations together; `one_hot_max`: see `layout`. Raises UserError, in one line,
+    for what cannot be had.
     """
     kwargs = dict(kwargs or {})
     _check_numbers(num_envs, backend, workers, max_episode_steps)
     spec = find_spec(env_id)
-    chosen, why = _choose(env_id, spec, kwargs, backend, workers)
-    if chosen == "native":
-        env = _make_native(env_id, spec, num_envs, kwargs, max_episode_steps, action_mask)
+    if atari is not None:
+        chosen, why = _choose_atari(kwargs, backend, workers)
     else:
-        factory = EnvFactory(env_id, spec, kwargs, max_episode_steps)
+        chosen, why = _choose(env_id, spec, kwargs, backend, workers, frame_stack)
+    if chosen == "native":
+        if atari is not None:
+            from pgtrain.envs.atari import AtariEnvs
+
+            env = AtariEnvs(env_id, spec, num_envs, kwargs, atari, frame_stack, max_episode_steps)
+        else:
+            env = _make_native(
+                env_id, spec, num_envs, kwargs, max_episode_steps, frame_stack, one_hot_max, action_mask
+            )
+    else:
+        factory = EnvFactory(env_id, spec, kwargs, max_episode_steps, atari, frame_stack, one_hot_max)
         if chosen == "sync":
             env = SyncEnv(factory, num_envs, action_mask=action_mask)
         else:
@@ -92,7 +109,7 @@ def _check_numbers(num_envs: int, backend: str, workers: int | None, max_episode
 
 
 def _choose(
-    env_id: str, spec: EnvSpec, kwargs: dict[str, Any], backend: str, workers: int | None
+    env_id: str, spec: EnvSpec, kwargs: dict[str, Any], backend: str, workers: int | None, frame_stack: int
 ) -> tuple[str, str]:
     """The backend, and why it was chosen ("" when the user asked for it)."""
     if backend != "auto":
@@ -105,8 +122,23 @@ def _choose(
     unsupported = [name for name in kwargs if name not in own.kwargs]
     if unsupported:
         return "sync", f"the native batched {env_id} does not know env.kwargs.{unsupported[0]}"
+    if frame_stack > 1:
+        return "sync", f"env.frame_stack={frame_stack} needs single envs"
     equal = f", equal to {own.equals} step by step" if own.equals else ", the task itself on tensors"
     return "native", f"pgtrain's batched {env_id}{equal}"
+
+
+def _choose_atari(kwargs: dict[str, Any], backend: str, workers: int | None) -> tuple[str, str]:
+    from pgtrain.envs.atari import KWARGS
+
+    if backend != "auto":
+        return backend, ""
+    if workers is not None:
+        return "process", f"env.workers={workers} was given"
+    other = [name for name in kwargs if name not in KWARGS]
+    if other:
+        return "sync", f"ale-py's vector env does not know env.kwargs.{other[0]}"
+    return "native", "ale-py's vector env, with the preprocessing of env.atari"
 
 
 def _own(spec: EnvSpec) -> native.Native | None:
@@ -127,8 +159,15 @@ def _make_native(
     num_envs: int,
     kwargs: dict[str, Any],
     max_episode_steps: int | None,
+    frame_stack: int,
+    one_hot_max: int,
     action_mask: str,
 ) -> VectorEnv:
+    if frame_stack > 1:
+        raise UserError(
+            f"env.frame_stack={frame_stack}: env.backend=native has no single envs to stack; "
+            "use backend=sync or process"
+        )
     own = _own(spec)
     if own is not None:
         if action_mask not in ("auto", "none"):
@@ -150,7 +189,7 @@ def _make_native(
         raise UserError(
             f"env.backend=native: there is no batched env={env_id}; pgtrain has {names}; use backend=sync or process"
         )
-    return _make_guest(env_id, spec, num_envs, kwargs, max_episode_steps, action_mask)
+    return _make_guest(env_id, spec, num_envs, kwargs, max_episode_steps, one_hot_max, action_mask)
 
 
 def _make_guest(
@@ -159,6 +198,7 @@ def _make_guest(
     num_envs: int,
     kwargs: dict[str, Any],
     max_episode_steps: int | None,
+    one_hot_max: int,
     action_mask: str,
 ) -> VectorEnv:
     """The env's own vector env, in SAME_STEP mode if it takes an autoreset_mode."""
@@ -174,7 +214,7 @@ def _make_guest(
         if max_episode_steps is not None:
             extra["max_episode_steps"] = max_episode_steps
         vec = gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **{**kwargs, **extra})
-    env = GuestEnv(vec, env_id, action_mask)
+    env = GuestEnv(vec, env_id, action_mask, one_hot_max)
     how = "SAME_STEP" if env.autoreset == "same_step" else "NEXT_STEP, whose reset rows are left out"
     env.notices.append(f"env.backend=native: the env's own {type(vec).__name__}, autoreset {how}")
     return env

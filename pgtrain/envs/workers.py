@@ -70,7 +70,9 @@ class ProcessEnv(VectorEnv):
             reward_threshold=factory.spec.reward_threshold,
             max_episode_steps=limit,
             action_mask=action_mask,
+            one_hot_max=factory.one_hot_max,
         )
+        self._lives = factory.atari is not None and factory.atari.terminal_on_life_loss
         self._timeout = step_timeout
         self._idle: np.ndarray | None = None
         count = workers or min(num_envs, _cores())
@@ -91,6 +93,7 @@ class ProcessEnv(VectorEnv):
             "reward": ("float64", (n,)),
             "terminated": ("bool", (n,)),
             "truncated": ("bool", (n,)),
+            "goes_on": ("bool", (n,)),
             "action": action,
             "now": ("int64", (workers, 1)),  # the env that a worker is in
             "masked": ("bool", (1,)),  # whether info has action masks
@@ -148,8 +151,9 @@ class ProcessEnv(VectorEnv):
         done = terminated | truncated
         final_obs = a["final_obs"][done, : self.obs_dim] if done.any() else None
         valid = None if self._idle is None else ~self._idle
+        goes_on = a["goes_on"] & done if self._lives else None
         obs = a["obs"][:, : self.obs_dim].copy()
-        return Step(obs, a["reward"].copy(), terminated, truncated, final_obs, valid)
+        return Step(obs, a["reward"].copy(), terminated, truncated, final_obs, valid, goes_on)
 
     def set_idle(self, mask: np.ndarray) -> None:
         idle = idle_mask(mask, self.num_envs)

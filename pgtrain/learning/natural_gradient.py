@@ -149,9 +149,12 @@ class NaturalUpdate:
     def __post_init__(self) -> None:
         named = dict(self.policy.named_parameters())
         critics = [name for name in named if name.startswith("network.critic")]
-        if critics and any(name.startswith("network.trunk") for name in named):
+        separate = any(name.startswith("network.critic_encoder") for name in critics)
+        shared = ("network.trunk",) if separate else ("network.trunk", "network.encoder")
+        if critics and any(name.startswith(shared) for name in named):
             raise UserError(
-                "update=natural needs an actor with layers of its own: set policy.share=0 (given: shared layers)"
+                "update=natural needs an actor with layers of its own: set policy.share=0 and "
+                "policy.encoder.share=false (given: shared layers)"
             )
         self.parameters = [p for name, p in named.items() if name not in critics]
         self.size = sum(p.numel() for p in self.parameters)

@@ -29,8 +29,19 @@ class RunInfo:
     config: dict[str, Any] = field(default_factory=dict)  # nested, plain
     overrides: list[str] = field(default_factory=list)
     policy_parameters: int = 0
+    parameter_counts: dict[str, int] = field(
+        default_factory=dict
+    )  # of each part: actor, critic, what they share
     reward_threshold: float | None = None  # the return at which the env counts as solved
     start_step: int = 0  # steps done before, in a resumed run
+
+    @property
+    def parameters(self) -> str:
+        """`9,155 parameters (actor 4,610, critic 4,545)`; "" where nothing is known of them."""
+        parts = ", ".join(f"{name} {count:,}" for name, count in self.parameter_counts.items() if count)
+        several = sum(count > 0 for count in self.parameter_counts.values()) > 1
+        text = f"{self.policy_parameters:,} parameters" if self.policy_parameters else ""
+        return f"{text} ({parts})" if several else text
 
 
 class Sink:

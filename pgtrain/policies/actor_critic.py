@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pgtrain.policies.distributions import Distribution, StateDependentGaussian
+from pgtrain.policies.distributions import Distribution
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.masks import MaskedNetwork
 from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RunningMoments
@@ -39,6 +40,7 @@ class ActorCritic(nn.Module):
         normalizer: RunningMoments | None,
         *,
         value_moments: RunningMoments | None = None,
+        input_dtype: torch.dtype = torch.float32,
         mean: str = "tanh",
         log_std_init: float = 0.0,
         log_std_min: float = -5.0,
@@ -48,7 +50,9 @@ class ActorCritic(nn.Module):
         self.network = network
         self.distribution = distribution
         self.normalizer = normalizer
+        self.observing = True  # False: the normaliser's statistics are fixed
         self.value_moments = value_moments
+        self.input_dtype = input_dtype  # uint8: pictures stay bytes until the network reads them
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
         self.log_std = None
         squashed = torch.as_tensor(distribution.tanh_mean) & (mean == "tanh")
@@ -62,8 +66,8 @@ class ActorCritic(nn.Module):
         return self.network.critic is not None
 
     def prepare(self, obs: Tensor) -> Tensor:
-        """Raw observations [..., D] → network inputs, float32."""
-        return obs.to(torch.float32) if self.normalizer is None else self.normalizer.normalize(obs)
+        """Raw observations [..., D] → network inputs, in `input_dtype`."""
+        return obs.to(self.input_dtype) if self.normalizer is None else self.normalizer.normalize(obs)
 
     def params(self, head: Tensor) -> Tensor:
         """Actor output [..., A or K] → distribution parameters [..., P].
@@ -156,6 +160,6 @@ class ActorCritic(nn.Module):
 
     def observe(self, obs: Tensor, weight: Tensor | None = None) -> None:
         """Merges the raw observations [..., D] that were acted on into the normaliser (not those of weight 0)."""
-        if self.normalizer is not None:
+        if self.normalizer is not None and self.observing:
             flat = obs.reshape(-1, obs.shape[-1])
             self.normalizer.update(flat, None if weight is None else weight.reshape(-1))

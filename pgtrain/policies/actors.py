@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.distributions import StateDependentGaussian
 from pgtrain.policies.exploration import Exploration, HeldMatrix, Independent
+from pgtrain.policies.gsde import StateDependentGaussian
 
 NUMPY_ROWS = 128  # up to this batch NumPy acts faster than torch on a CPU (see networks.numpy_forward)
 
@@ -78,7 +78,7 @@ class NumpyActor:
         self.standardizer = None
         if moments is not None:
             frozen = moments.frozen()
-            self.standardizer = frozen.shift.numpy(), frozen.scale.numpy(), float(frozen.limit)
+            self.standardizer = frozen.shift.numpy(), frozen.scale.numpy(), frozen.limit.numpy()
         if self.log_std is not None:
             clamped = self.log_std.clip(policy.log_std_min, policy.log_std_max)
             self.spread = policy.distribution.spread_numpy(clamped)

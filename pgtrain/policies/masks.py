@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from pgtrain.policies.distributions import Distribution
 from pgtrain.policies.networks import MLP
-from pgtrain.policies.normalizer import RunningMoments, Standardizer
 
 
 class Masked:
@@ -79,23 +78,3 @@ class MaskedNetwork(nn.Module):
             return None
         d = self.obs_dim
         return lambda x: np.concatenate([forward(x[..., :d]), x[..., d:]], -1)
-
-
-class LeadingMoments(RunningMoments):
-    """Running moments of the first D columns; the `rest` last ones (a mask) are neither counted nor changed."""
-
-    def __init__(self, dim: int, rest: int) -> None:
-        super().__init__(dim)
-        self.dim, self.rest = dim, rest
-
-    def update(self, x: Tensor, weight: Tensor | None = None) -> None:
-        super().update(x[..., : self.dim], weight)
-
-    @torch.no_grad()
-    def frozen(self) -> Standardizer:
-        shift, scale, limit = super().frozen()
-        return Standardizer(
-            torch.cat([shift, shift.new_zeros(self.rest)]),
-            torch.cat([scale, scale.new_ones(self.rest)]),
-            limit,
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -34,25 +35,35 @@ NUMPY_ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-Init = Callable[[nn.Linear, float], nn.Linear]
+class Init(Protocol):
+    """Sets the weights of a layer and gives it back."""
+
+    def __call__(self, layer: Any, gain: float, /) -> Any: ...
 
 
-def hidden_layers(sizes: Sequence[int], activation: str, init: Init) -> list[nn.Module]:
-    """Linear(sizes[0], sizes[1]), activation, Linear(sizes[1], sizes[2]), activation, … ; gain √2, zero bias."""
+def hidden_layers(
+    sizes: Sequence[int], activation: str, init: Init, layer_norm: bool = False
+) -> list[nn.Module]:
+    """Linear(sizes[0], sizes[1]), activation, Linear(sizes[1], sizes[2]), activation, … ; gain √2, zero bias.
+
+    layer_norm: each Linear's outputs are brought to mean 0 and variance 1, then scaled and shifted by what is learned.
+    """
     layers: list[nn.Module] = []
     for width_in, width_out in itertools.pairwise(sizes):
-        layers += [init(nn.Linear(width_in, width_out), math.sqrt(2)), ACTIVATIONS[activation]()]
+        layers.append(init(nn.Linear(width_in, width_out), math.sqrt(2)))
+        layers += [nn.LayerNorm(width_out)] if layer_norm else []
+        layers.append(ACTIVATIONS[activation]())
     return layers
 
 
-def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
-    """Orthogonal weights times `gain`, zero bias (Saxe et al. 2014)."""
+def orthogonal(layer: Any, gain: float) -> Any:
+    """Orthogonal weights times `gain`, zero bias, of a linear or a convolution layer (Saxe et al. 2014)."""
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
 
 
-def as_made(layer: nn.Linear, gain: float) -> nn.Linear:
+def as_made(layer: Any, gain: float) -> Any:
     """PyTorch's own initialisation: weights and bias uniform within ±1/√inputs; no gain."""
     return layer
 
@@ -76,6 +87,8 @@ def numpy_forward(layers: Sequence[nn.Module]) -> Callable[[np.ndarray], np.ndar
             and layer.weight.dtype == torch.float32
         ):
             plan.append((layer.weight.detach().numpy().T, layer.bias.detach().numpy()))
+        elif type(layer) is nn.LayerNorm and layer.weight.device.type == "cpu":
+            plan.append(_layer_norm(layer))
         elif type(layer) in NUMPY_ACTIVATIONS:
             plan.append(NUMPY_ACTIVATIONS[type(layer)])
         else:
@@ -89,6 +102,16 @@ def numpy_forward(layers: Sequence[nn.Module]) -> Callable[[np.ndarray], np.ndar
             else:
                 x = stage(x)
         return x
+
+    return forward
+
+
+def _layer_norm(layer: nn.LayerNorm) -> Callable[[np.ndarray], np.ndarray]:
+    weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + layer.eps) * weight + bias
 
     return forward
 
@@ -111,7 +134,7 @@ class MLP(nn.Module):
     None. The actor's last layer is scaled by `last_gain` (a nearly uniform first policy), the critic's by 1;
     ortho_init=False leaves PyTorch's own initialisation (then `last_gain` is not used). `features`: the actor gives
     the activations of its last hidden layer [..., L] after its outputs, "detached" (no gradient from them into the
-    network) or "learned".
+    network) or "learned". `layer_norm`: see `hidden_layers`.
     """
 
     def __init__(
@@ -126,19 +149,20 @@ class MLP(nn.Module):
         last_gain: float,
         ortho_init: bool = True,
         features: str | None = None,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         init: Init = orthogonal if ortho_init else as_made
         sizes = [inputs, *hidden]
         own = sizes[share:]
-        self.trunk = nn.Sequential(*hidden_layers(sizes[: share + 1], activation, init))
-        body = hidden_layers(own, activation, init)
+        self.trunk = nn.Sequential(*hidden_layers(sizes[: share + 1], activation, init, layer_norm))
+        body = hidden_layers(own, activation, init, layer_norm)
         head = init(nn.Linear(own[-1], outputs), last_gain)
         self.actor = nn.Sequential(
             *body, head if features is None else WithFeatures(head, detach=features == "detached")
         )
         self.critic = (
-            nn.Sequential(*hidden_layers(own, activation, init), init(nn.Linear(own[-1], 1), 1.0))
+            nn.Sequential(*hidden_layers(own, activation, init, layer_norm), init(nn.Linear(own[-1], 1), 1.0))
             if critic
             else None
         )

@@ -6,7 +6,7 @@ Both are modules whose float64 buffers hold the statistics, so a checkpoint carr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +63,7 @@ class Standardizer(NamedTuple):
 
     shift: Tensor  # [D] float64
     scale: Tensor  # [D] float64
-    limit: Tensor  # [] float64
+    limit: Tensor  # [] or [D] float64
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., D] → float32 [..., D] on the device of `x`."""
@@ -146,6 +146,35 @@ class RunningMoments(_Float64Buffers):
         return self.frozen()(x)
 
 
+class ColumnMoments(RunningMoments):
+    """Statistics of some columns of rows [..., D]; the other columns pass `normalize` as they are.
+
+    For observations of several parts, of which only numbers without a natural scale are standardised.
+    """
+
+    columns: Tensor
+
+    def __init__(self, dim: int, columns: Sequence[int], clip: float = 10.0, eps: float = 1e-8) -> None:
+        super().__init__(len(columns), clip, eps)
+        self.dim = dim
+        self.register_buffer("columns", torch.tensor(columns, dtype=torch.int64), persistent=False)
+
+    @torch.no_grad()
+    def update(self, x: Tensor, weight: Tensor | None = None) -> None:
+        """Takes in those columns of the rows of x [..., D] whose weight [...] is not 0."""
+        super().update(x[..., self.columns.to(x.device)], weight)
+
+    @torch.no_grad()
+    def frozen(self) -> Standardizer:
+        """Over all D columns: shift 0, scale 1 and no limit where nothing is standardised."""
+        inner = super().frozen()
+        fill = [(0.0, inner.shift), (1.0, inner.scale), (torch.inf, inner.limit)]
+        whole = [torch.full((self.dim,), value).to(inner.shift) for value, _ in fill]
+        for row, (_, values) in zip(whole, fill, strict=True):
+            row[self.columns.to(row.device)] = values
+        return Standardizer(*whole)
+
+
 class RewardScaler(_Float64Buffers):
     """Divides rewards by the running standard deviation of the discounted return; never centres them.
 
@@ -200,6 +229,22 @@ class RewardScaler(_Float64Buffers):
         """`update` with the window [T, N], then `apply_scale` to it. The input stays as it was."""
         self.update(reward, done, weight)
         return self.apply_scale(reward)
+
+
+class RewardSign(nn.Module):
+    """Rewards as −1, 0 or 1, whatever their size: what Atari agents learn from. Has no state.
+
+    Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", methods (training details).
+    """
+
+    @property
+    def std(self) -> Tensor:
+        """There is no number that rewards are divided by: NaN."""
+        return torch.tensor(torch.nan)
+
+    def scale(self, reward: Tensor, done: Tensor, weight: Tensor | None = None) -> Tensor:
+        """sign(r) of any shape; a NaN stays one, for the update to refuse. The input stays as it was."""
+        return torch.where(reward.isnan(), reward, reward.sign())
 
 
 def _running_sum(x: Tensor, decay: Tensor) -> Tensor:

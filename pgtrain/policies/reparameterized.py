@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.distributions import DiagonalGaussian, StateDependentGaussian
+from pgtrain.policies.distributions import DiagonalGaussian
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.squashed import action_map
 from pgtrain.types import UserError
 

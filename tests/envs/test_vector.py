@@ -134,7 +134,8 @@ def test_observations_of_an_env_that_reuses_one_array_are_kept_apart() -> None:
 
 def test_nested_observations_are_encoded_and_kept() -> None:
     env = make_vector_env("Test/DictMixed-v0", 2, backend="sync")
-    assert (env.obs_dim, env.obs_dtype, env.obs_is_float_box) == (10, np.float64, False)
+    assert (env.obs_dim, env.obs_dtype) == (10, np.float64)
+    assert [leaf.name for leaf in env.layout if leaf.standardize] == ["in.vec"]
     obs = env.reset(0)
     rewards = []
     for _ in range(20):
@@ -216,7 +217,8 @@ def test_a_reward_that_is_not_finite_is_passed_on_and_not_a_fault() -> None:
 def test_attributes_of_a_known_env() -> None:
     for backend in ("native", "sync"):
         env = make_vector_env("CartPole-v1", 3, backend=backend)
-        assert (env.num_envs, env.obs_dim, env.obs_dtype, env.obs_is_float_box) == (3, 4, np.float32, True)
+        assert (env.num_envs, env.obs_dim, env.obs_dtype) == (3, 4, np.float32)
+        assert [(leaf.kind, leaf.width, leaf.standardize) for leaf in env.layout] == [("vector", 4, True)]
         assert (env.reward_threshold, env.max_episode_steps) == (475.0, 500)
         assert env.action_space == spaces.Discrete(2) and env.env_id == "CartPole-v1"
         assert (env.backend, env.autoreset, env.device, env.differentiable) == (

@@ -14,7 +14,7 @@ import pgtrain
 from pgtrain.learning import layer_gradients, per_sample
 from pgtrain.learning.score_capture import PolicyScorer, Scorer
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.distributions import StateDependentGaussian
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.networks import MLP
 from tests.support import box, make_policy
 

@@ -14,7 +14,8 @@ from pgtrain.envs.differentiable.registration import make
 from pgtrain.learning.pathwise import pathwise_loss, segment_return
 from pgtrain.learning.window import TimeProbe, WindowCollector, successor_values
 from pgtrain.policies.actor_critic import ActorCritic
-from pgtrain.policies.distributions import DiagonalGaussian, StateDependentGaussian
+from pgtrain.policies.distributions import DiagonalGaussian
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.networks import MLP
 from pgtrain.policies.reparameterized import Reparameterized
 from pgtrain.policies.squashed import TanhGaussian

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import NumpyActor, TorchActor, make_actor
-from pgtrain.policies.distributions import StateDependentGaussian
+from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.networks import MLP
 from pgtrain.rollout import Collector
 from tests.support import ScriptedEnv, box

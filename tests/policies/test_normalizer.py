@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pgtrain.policies.normalizer import Moments, RewardScaler, RunningMoments, batch_moments, merge_moments
+from pgtrain.policies.normalizer import (
+    ColumnMoments,
+    Moments,
+    RewardScaler,
+    RewardSign,
+    RunningMoments,
+    batch_moments,
+    merge_moments,
+)
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "running_moments.json").read_text(encoding="utf-8")
@@ -275,3 +283,35 @@ def test_scaler_clips() -> None:
     scaler = RewardScaler(1, 0.0)
     result = scaler.scale(column([0.0] * 999 + [1e3]), torch.zeros(1000, 1))
     assert float(result[-1]) == 10.0
+
+
+# ------------------------------------------------------------------------------------------- columns, and signs
+
+
+def test_columns_have_their_own_statistics_and_the_others_pass() -> None:
+    columns = [1, 3]
+    whole, some = RunningMoments(2), ColumnMoments(5, columns)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        x = 1e4 + 5 * torch.randn(40, 5, generator=generator, dtype=torch.float64)
+        weight = (torch.rand(40, generator=generator) < 0.7).double()
+        whole.update(x[:, columns], weight)
+        some.update(x.view(4, 10, 5), weight.view(4, 10))
+    assert torch.equal(some.mean, whole.mean) and torch.equal(some.m2, whole.m2)
+    y = some.normalize(x)
+    assert (
+        torch.equal(y[:, columns], whole.normalize(x[:, columns])) and float(y[:, columns].abs().max()) < 10
+    )
+    others = [0, 2, 4]
+    assert torch.equal(y[:, others], x[:, others].float())  # far beyond the clip, and untouched
+    again = ColumnMoments(5, columns)
+    again.load_state_dict(some.state_dict())
+    assert torch.equal(again.normalize(x), y) and set(some.state_dict()) == {"mean", "m2", "count"}
+    assert torch.equal(ColumnMoments(5, columns).normalize(x), x.float())  # nothing seen: identity
+
+
+def test_signs_of_rewards() -> None:
+    reward = torch.tensor([[-7.5, 0.0], [0.25, torch.nan]])
+    scaled = RewardSign().scale(reward, torch.zeros(2, 2))
+    assert scaled[:, 0].tolist() == [-1, 1] and scaled[0, 1] == 0 and scaled[1, 1].isnan()
+    assert reward[0, 0] == -7.5 and RewardSign().state_dict() == {}

@@ -217,7 +217,7 @@ def _run_markdown(info: RunInfo) -> str:
         ("steps", f"{info.total_steps:,}"),
         ("environments in parallel", info.num_envs),
         ("device", info.device),
-        ("parameters", f"{info.policy_parameters:,}"),
+        ("parameters", info.parameters.replace(" parameters", "")),
         ("overrides", " ".join(info.overrides) or "none"),
     ]
     return _table(("run", ""), rows + [("notice", notice) for notice in info.notices])

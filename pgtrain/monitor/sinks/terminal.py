@@ -74,7 +74,7 @@ class Pace:
 def headline(info: RunInfo) -> str:
     """One line that says what run this is."""
     envs = f"{info.num_envs} env" + ("s" if info.num_envs != 1 else "")
-    size = f" · {info.policy_parameters:,} parameters" if info.policy_parameters else ""
+    size = f" · {info.parameters}" if info.parameters else ""
     return f"{info.algo} on {info.env_id} · seed {info.seed} · {envs} · {info.device}{size}"
 
 

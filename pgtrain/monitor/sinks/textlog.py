@@ -21,7 +21,7 @@ class TextLogSink(Sink):
         self._file = self.path.open("a", encoding="utf-8", errors="replace")
         self.message(
             f"start: {info.algo} on {info.env_id}, seed {info.seed}, {info.total_steps:,} steps, {info.num_envs} envs, "
-            f"{info.device}, {info.policy_parameters:,} parameters",
+            f"{info.device}, {info.parameters}",
             "info",
         )
 
