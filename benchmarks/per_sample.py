@@ -1,6 +1,7 @@
 """Squared gradient norms of log π for each of 2,048 samples: time and memory, relative to one ordinary backward pass.
 
     python benchmarks/per_sample.py [--batch 2048] [--hidden 64 256] [--repeats 15] [--only NAME …]
+    python benchmarks/per_sample.py --training   (iterations of REINFORCE with each baseline, and gradient=full)
 
 All methods take turns in one process with one torch thread: CPU seconds, and the median and range of their ratios to
 the backward pass of the same turn. Memory is the most that torch holds at once beyond what it held before.
@@ -15,6 +16,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,14 +136,71 @@ def memory(method: Method) -> float:
     return max(itertools.accumulate(nbytes for _, nbytes in changes), default=0) / 2**20
 
 
+# ------------------------------------------------------------------------------------------------ training
+
+TRAINED = {
+    "mean": ["advantage/baseline=mean"],
+    "optimal scalar": ["advantage/baseline=optimal"],
+    "optimal step": ["advantage/baseline=optimal", "advantage.baseline.scope=step"],
+    "optimal step_joint": ["advantage/baseline=optimal", "advantage.baseline.scope=step_joint"],
+    "optimal parameter": ["advantage/baseline=optimal", "advantage.baseline.scope=parameter"],
+    "mean, monitor.gradient=full": ["advantage/baseline=mean", "monitor.gradient=full"],
+}
+TASKS = {
+    "CartPole-v1, 8 x 1 episodes": ["env=CartPole-v1"],
+    "CartPole-v1, 8 x 8 episodes": ["env=CartPole-v1", "collect.episodes=8"],
+    "Acrobot-v1, 8 x 1 episodes": ["env=Acrobot-v1", "env.max_episode_steps=200"],
+}
+
+
+def iterations(task: list[str], turns: int) -> dict[str, list[float]]:
+    """CPU seconds of an iteration by baseline, turn by turn; a learning rate near 0 keeps the episodes alike."""
+    from pgtrain import build
+    from pgtrain.config.compose import compose
+    from pgtrain.interrupt import Interrupt
+    from pgtrain.monitor.monitor import Monitor
+
+    runners = {}
+    for name, extra in TRAINED.items():
+        cfg = compose(
+            ["algo=reinforce", *task, *extra, "optim.lr.value=1e-9", "total_steps=1_000_000_000"]
+        ).config
+        env = build.make_env(cfg, cfg.num_envs)
+        runners[name] = build.make_runner(cfg, env, Monitor([]), Path("."), Interrupt(), [])
+    seconds: dict[str, list[float]] = {name: [] for name in runners}
+    each = 20  # an iteration in which gradients are measured among those in which they are not
+    for turn in range(turns + 1):
+        for name, runner in runners.items():
+            start = time.process_time()
+            for _ in range(each):
+                runner._iterate()
+            if turn:
+                seconds[name].append((time.process_time() - start) / each)
+    return seconds
+
+
+def training(turns: int) -> None:
+    print("| task | baseline | ms an iteration | x mean (median, range of turns) |\n|-|-|-|-|")
+    for task, overrides in TASKS.items():
+        seconds = iterations(overrides, turns)
+        for name, times in seconds.items():
+            ratios = sorted(a / b for a, b in zip(times, seconds["mean"], strict=True))
+            spread = f"{statistics.median(ratios):.2f} ({ratios[1]:.2f}-{ratios[-2]:.2f})"
+            print(f"| {task} | {name} | {statistics.median(times) * 1e3:.1f} | {spread} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--training", action="store_true", help="measure iterations of training instead")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.training:
+        training(args.repeats)
+        return
     print(
         f"{args.batch} samples, {OBS}-H-H-{ACTIONS} Gaussian policy, float32, 1 thread, torch {torch.__version__}"
     )

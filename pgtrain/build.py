@@ -26,7 +26,11 @@ from pgtrain.envs.differentiable import registration
 from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning import advantages
+from pgtrain.learning.optimal_advantage import OptimalAdvantage, ParameterAdvantage
+from pgtrain.learning.optimal_baselines import make_fit
+from pgtrain.learning.optimal_estimator import OptimalBaseline, ParameterBaseline
 from pgtrain.learning.schedules import constant
+from pgtrain.monitor.gradient_health import GradientHealth, NoHealth
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import make_actor
@@ -83,9 +87,13 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
     )
 
 
-def make_estimator(cfg: schema.Config) -> advantages.Estimator:
+def make_estimator(cfg: schema.Config, policy: ActorCritic | None = None) -> advantages.Estimator:
+    """`policy`: for the baselines that depend on its scores."""
     a = cfg.advantage
     if isinstance(a, schema.MonteCarloConfig):
+        if isinstance(a.baseline, schema.OptimalBaselineConfig):
+            assert policy is not None
+            return make_optimal(cfg, a, a.baseline, policy)
         scope = getattr(a.baseline, "scope", "scalar")
         return advantages.MonteCarlo(cfg.gamma, a.returns, a.truncation_bootstrap, a.baseline.name, scope)
     if isinstance(a, schema.TdConfig):
@@ -94,6 +102,28 @@ def make_estimator(cfg: schema.Config) -> advantages.Estimator:
         return advantages.NStep(cfg.gamma, a.n)
     assert isinstance(a, schema.GaeConfig)
     return advantages.GAE(cfg.gamma, a.lam)
+
+
+def make_optimal(
+    cfg: schema.Config, a: schema.MonteCarloConfig, b: schema.OptimalBaselineConfig, policy: ActorCritic
+) -> OptimalAdvantage | ParameterAdvantage:
+    assert b.form is not None
+    below = "value" if b.on_value else "none"
+    returns = advantages.MonteCarlo(cfg.gamma, a.returns, a.truncation_bootstrap, below)
+    fit, memory = make_fit(b.fit), b.memory_mb * 2**20
+    if b.scope == "parameter":
+        each = ParameterBaseline(cfg.gamma, b.form, fit, a.discount_states, memory)
+        return ParameterAdvantage(returns, policy, each)
+    baseline = OptimalBaseline(cfg.gamma, b.scope, b.form, fit, a.discount_states, memory)
+    return OptimalAdvantage(returns, policy, baseline)
+
+
+def make_health(cfg: schema.Config, policy: ActorCritic, flat: FlatParameters) -> NoHealth:
+    if cfg.monitor.gradient != "full":
+        return NoHealth()
+    a = cfg.advantage
+    gamma = cfg.gamma if a.discount_states else None
+    return GradientHealth(policy, flat, cfg.monitor.gradient_every, gamma, a.normalize)
 
 
 def make_runner(
@@ -119,8 +149,8 @@ def make_runner(
     else:
         actor = make_actor(policy, env.num_envs, seeds["action"])
         collector = Collector(env, policy, actor, seeds["env"], cfg.horizon or 512)
-        estimator = make_estimator(cfg)
-        update = make_update(cfg, policy, flat, seeds["minibatch"])
+        estimator = make_estimator(cfg, policy)
+        update = make_update(cfg, policy, flat, seeds["minibatch"], estimator)
     return Runner(
         plan=Plan(cfg.total_steps, None if whole else cfg.horizon, cfg.collect.episodes if whole else None),
         policy=policy,
@@ -132,6 +162,7 @@ def make_runner(
         entropy_coef=make_schedule(cfg.entropy),
         clip=make_schedule(u.clip) if isinstance(u, schema.ClippedConfig) else None,
         value_clip=constant(value_clip) if value_clip is not None else None,
+        health=make_health(cfg, policy, flat),
         recompute_advantages=getattr(u, "recompute_advantages", False),
         discount=cfg.gamma if cfg.advantage.discount_states else None,
         monitor=monitor,

@@ -11,8 +11,10 @@ from torch import Tensor
 from pgtrain.config import schema
 from pgtrain.config.update_checks import minibatch_size
 from pgtrain.learning import kl_guard, losses
+from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop
 from pgtrain.learning.natural_gradient import FixedStep, LineSearch, NaturalUpdate, StepRule
+from pgtrain.learning.optimal_advantage import ParameterAdvantage, ParameterGradient
 from pgtrain.learning.optimizers import SGD, Adam, Optimizer, RMSprop
 from pgtrain.learning.schedules import SCHEDULES, Schedule
 from pgtrain.learning.updates import Update
@@ -21,12 +23,21 @@ from pgtrain.policies.parameters import FlatParameters
 
 
 def make_update(
-    cfg: schema.Config, policy: ActorCritic, flat: FlatParameters, seed: int
+    cfg: schema.Config,
+    policy: ActorCritic,
+    flat: FlatParameters,
+    seed: int,
+    estimator: Estimator | None = None,
 ) -> Update | NaturalUpdate:
+    """`estimator`: asked for where the gradient is its own (a baseline for each parameter)."""
     if isinstance(cfg.update, schema.NaturalConfig):
         return _natural(cfg, cfg.update, policy, flat, seed)
     assert isinstance(cfg.update, schema.GradientUpdateConfig)
-    return _gradient(cfg, cfg.update, policy, flat, seed)
+    update = _gradient(cfg, cfg.update, policy, flat, seed)
+    if isinstance(estimator, ParameterAdvantage):
+        assert isinstance(update.source, Backprop)
+        update.source = ParameterGradient(update.source, estimator, cfg.update.mean_over)
+    return update
 
 
 def _gradient(

@@ -23,6 +23,7 @@ from pgtrain.learning.schedules import Measured, Schedule
 from pgtrain.learning.updates import Update, UpdateResult
 from pgtrain.learning.window import WindowCollector
 from pgtrain.monitor.diagnostics import locate_non_finite, policy_metrics, rollout_metrics
+from pgtrain.monitor.gradient_health import NoHealth
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.normalizer import RewardScaler, RewardSign
@@ -76,6 +77,7 @@ class Runner:
     callbacks: Sequence[Callback]
     clip: Schedule | None = None  # None: the update has no such coefficient
     value_clip: Schedule | None = None
+    health: NoHealth = field(default_factory=NoHealth)  # measures the gradient now and then
     recompute_advantages: bool = False  # values and advantages anew before each epoch but the first
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
@@ -123,9 +125,11 @@ class Runner:
         batch = flatten(rollout, self.discount)
         coefficients = self._coefficients(rollout)
         anew = self._reestimate(rollout) if self.recompute_advantages else None
+        self.health.before(rollout)
         experience: Any = rollout if self.update.through_time else batch
         result = self.update(experience, coefficients, anew)
         made = result.ok.tolist()
+        self.health.after()
         self._adapt(rollout, batch, learned=any(made))
         clock.lap("time/update")
         self._count(rollout, episodes, made)
@@ -225,7 +229,9 @@ class Runner:
         metrics = {"schedule/learning_rate": coefficients.learning_rate}  # unless the update has a say in it
         if self.clip is not None:
             metrics["schedule/clip"] = coefficients.clip
-        metrics |= to_floats(tensors)  # the iteration's one device sync for numbers
+        metrics |= to_floats(tensors) | dict(
+            self.health.metrics()
+        )  # the iteration's one device sync for numbers
         returns = np.concatenate([e.returns for e in self._unrecorded])
         finite = returns[np.isfinite(returns)]
         if len(finite):
@@ -280,6 +286,8 @@ class Runner:
             "policy": self.policy.state_dict(),
             "update": self.update.state_dict(),
             "schedules": {name: schedule.state_dict() for name, schedule in self._schedules().items()},
+            "estimator": getattr(self.estimator, "state_dict", dict)(),  # most hold nothing
+            "health": self.health.state_dict(),
             "collector": self.collector.state_dict(),
             "reward_scaler": None if self.reward_scaler is None else self.reward_scaler.state_dict(),
             "progress": self.progress.state_dict(),

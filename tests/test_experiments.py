@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import pgtrain
+from pgtrain import cli
+from pgtrain.commands import study
 from pgtrain.config.compose import Composed, compose
 from pgtrain.config.errors import ConfigError
 from pgtrain.config.paths import conf_dir
@@ -43,7 +45,9 @@ def preset(name: str, *overrides: str) -> Composed:
 
 
 def test_every_row_has_its_file() -> None:
-    assert sorted(str(p.relative_to(FOLDER).with_suffix("")) for p in FOLDER.rglob("*.yaml")) == sorted(ALL)
+    assert sorted(str(p.relative_to(FOLDER).with_suffix("")) for p in FOLDER.rglob("*.yaml")) == sorted(
+        [*ALL, "study/baselines"]
+    )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -91,7 +95,7 @@ def test_a_preset_starts(name: str, tmp_path: Path) -> None:
     )
     assert summary["iterations"] >= 1
     assert summary["skipped_updates"] == 0
-    kind = "categorical" if not hasattr(result.policy, "squashed") else config.policy.distribution.name
+    kind = "categorical" if result.policy.log_std is None else config.policy.distribution.name
     assert result.policy.distribution.name == kind
 
 
@@ -223,3 +227,30 @@ def test_a_preset_of_ones_own_joins_with_a_folder(tmp_path: Path) -> None:
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ngamma: 0.5\n")
     assert compose(["+experiment=mine", "algo=a2c"], [tmp_path]).config.gamma == 0.5
     assert compose(["+experiment=ppo/CartPole-v1"], [tmp_path]).config.algo == "ppo"
+
+
+# ------------------------------------------------------------------------------------------------------- studies
+
+
+def test_a_study_ends_in_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two baselines, two seeds: one row and one curve each, in the sweep's folder."""
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "study"
+    code = cli.main([
+        "+experiment=study/baselines", "advantage/baseline=mean,optimal", "seed=0,1", "total_steps=900",
+        "eval.episodes=8", f"hydra.sweep.dir={folder}",
+    ])  # fmt: skip
+    assert code == 0 and "report.md" in capsys.readouterr().out
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert [row.split("|")[1:3] for row in rows] == [
+        [" `advantage/baseline=mean` ", " 2 "], [" `advantage/baseline=optimal` ", " 2 "],
+    ]  # fmt: skip
+    assert all("–" not in row for row in rows)
+    assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_numbers_of_a_study() -> None:
+    mean, error = study.mean_and_error([1.0, 3.0, float("nan")])
+    assert (mean, error) == (2.0, 1.0)  # std √2 over √2 seeds
+    assert study.shown(float("nan"), 1.0) == "–" and study.shown(2.0, float("nan")) == "2.0"

@@ -60,6 +60,7 @@ examples
   pgtrain +experiment=ppo/Pendulum-v1 seed=1
   pgtrain algo=shac env=pgtrain/Pendulum-v0
   pgtrain eval latest episodes=100
+  pgtrain gradients env=CartPole-v1
 
 more
   +experiment=ALGO/ENV    a tuned preset: recipe, env and the numbers for both; +experiment=ppo names those of ppo

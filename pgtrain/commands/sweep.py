@@ -20,6 +20,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from pgtrain.commands.study import write_report
 from pgtrain.commands.sweep_report import Record, report, unescaped
 from pgtrain.commands.train import as_override, claim, quoted
 from pgtrain.config import diagnose, paths
@@ -82,6 +83,10 @@ def sweep(app: Hydra, config_name: str, overrides: Sequence[str]) -> int:
             print(f"pgtrain: the sweep ended early: {one_line(error)}", file=sys.stderr)
     records = _merged(_records, returned)
     report(records, _planned, interrupted=code != 0)
+    preset = str(OmegaConf.select(master, "hydra.runtime.choices.experiment") or "")
+    if preset.startswith("study/"):
+        for line in write_report(folder, records, f"{preset}: {OmegaConf.select(master, 'env.id')}"):
+            print(line)
     return code or int(any(record.error for record in records))
 
 

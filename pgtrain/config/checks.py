@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from pgtrain.config.baseline_checks import check_optimal, settle_optimal
 from pgtrain.config.errors import ConfigError, no_effect
 from pgtrain.config.observation_checks import check_observations, settle_observations
 from pgtrain.config.pathwise_checks import check_pathwise
@@ -20,7 +21,6 @@ from pgtrain.config.schema import (
     NStepConfig,
     StateDependentConfig,
     TanhGaussianConfig,
-    ValueBaselineConfig,
     WindowUpdateConfig,
     has_critic,
 )
@@ -52,6 +52,7 @@ def settle(config: Config) -> Config:
         horizon=(config.horizon or HORIZON) if steps else None,
         collect=replace(config.collect, episodes=None if steps else config.collect.episodes or EPISODES),
     )
+    config.advantage = settle_optimal(config.advantage)
     config.update = settle_update(config)
     settle_observations(config)
     own = ":" in config.policy.name  # nothing is known of its last layers
@@ -77,6 +78,7 @@ def check(config: Config) -> None:
     Raises: ConfigError naming the keys, the values and a way out.
     """
     _check_collect(config)
+    check_optimal(config)
     _check_advantage(config.advantage, config)
     _check_critic(config)
     _check_policy(config)
@@ -133,7 +135,7 @@ def _check_advantage(advantage: AdvantageConfig, config: Config) -> None:
             "discounted from the first step already: use advantage.discount_states=false",
             "advantage.discount_states",
         )
-    if advantage.truncation_bootstrap == "value" and not isinstance(advantage.baseline, ValueBaselineConfig):
+    if advantage.truncation_bootstrap == "value" and not has_critic(config):
         raise ConfigError(
             "advantage.truncation_bootstrap=value needs a critic: use advantage/baseline=value, or "
             "advantage.truncation_bootstrap=mean_return",
@@ -214,6 +216,14 @@ def _check_rest(config: Config) -> None:
         )
     if config.eval.episodes == 0 and not config.eval.greedy:
         raise no_effect("eval.greedy", config.eval.greedy, "with eval.episodes=0", "use eval.episodes=100")
+    monitor = config.monitor
+    if monitor.gradient_every is not None and monitor.gradient != "full":
+        raise no_effect(
+            "monitor.gradient_every",
+            monitor.gradient_every,
+            f"with monitor.gradient={monitor.gradient}",
+            "use monitor.gradient=full",
+        )
     if config.checkpoint.keep is not None and config.checkpoint.every_steps is None:
         raise no_effect(
             "checkpoint.keep",

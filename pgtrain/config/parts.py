@@ -44,6 +44,28 @@ class ValueBaselineConfig(BaselineConfig):
 
 
 @dataclass
+class OptimalBaselineConfig(BaselineConfig):
+    name: str = setting("optimal", "kind of baseline")
+    scope: str = setting(
+        "scalar",
+        "one for all steps, for each step (step: as if steps were unrelated; step_joint: together), each parameter",
+        choices=("scalar", "step", "step_joint", "parameter"),
+    )
+    form: str | None = setting(
+        None,
+        "what the return is: reward_to_go, total, or gpomdp (discounted rewards times summed scores); null: as returns",
+        choices=("reward_to_go", "total", "gpomdp"),
+    )
+    fit: str = setting(
+        "leave_one_out",
+        "the episodes that it is made of: all others, the other half, those of the iteration before, or all (biased)",
+        choices=("leave_one_out", "split", "previous_batch", "pooled"),
+    )
+    on_value: bool = setting(False, "on top of a value network: the optimal baseline of what that leaves")
+    memory_mb: int = setting(256, "working memory for the scores of single steps, in MB", low=1)
+
+
+@dataclass
 class AdvantageConfig:
     """What every advantage estimator has."""
 

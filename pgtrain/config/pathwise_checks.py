@@ -53,6 +53,13 @@ def _check_ignored(config: Config) -> None:
         raise no_effect(
             "reward.scaling", config.reward.scaling, why, "scale the reward in the env, or leave it out"
         )
+    if config.monitor.gradient == "full":
+        raise no_effect(
+            "monitor.gradient",
+            "full",
+            why,
+            "leave it out: gradient/variance_pathwise and _score are told anyway",
+        )
     if config.update.mean_over != "steps":
         raise no_effect("update.mean_over", config.update.mean_over, why, "leave it out")
     if config.policy.normalize_value == "running":

@@ -33,6 +33,7 @@ from pgtrain.config.parts import (
     NoAdvantageConfig,
     NoBaselineConfig,
     NStepConfig,
+    OptimalBaselineConfig,
     OptimConfig,
     PlateauLearningRateConfig,
     ReturnGatedEntropyConfig,
@@ -261,6 +262,14 @@ class MonitorConfig:
     log_every: int | None = setting(
         None, "iterations between two entries of the log files; null: about 1000 entries in a run", low=1
     )
+    gradient: str = setting(
+        "norm",
+        "what is told of the gradient: its norm, or full (variance, SNR, noise scale, directions, layers)",
+        choices=("norm", "full"),
+    )
+    gradient_every: int | None = setting(
+        None, "iterations between two measurements; null: as often as takes 3 % of the time", low=1
+    )
 
 
 @dataclass
@@ -308,6 +317,7 @@ OPTIONS: dict[type, dict[str, type]] = {
         "mean": MeanBaselineConfig,
         "loo": LeaveOneOutBaselineConfig,
         "value": ValueBaselineConfig,
+        "optimal": OptimalBaselineConfig,
     },
     AdvantageConfig: {
         "monte_carlo": MonteCarloConfig,
@@ -374,5 +384,6 @@ def has_critic(config: Config) -> bool:
     """Whether anything in this run uses a value network."""
     advantage = config.advantage
     if isinstance(advantage, MonteCarloConfig):
-        return isinstance(advantage.baseline, ValueBaselineConfig)
+        baseline = advantage.baseline
+        return isinstance(baseline, ValueBaselineConfig) or getattr(baseline, "on_value", False)
     return not isinstance(advantage, NoAdvantageConfig)

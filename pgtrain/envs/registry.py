@@ -26,6 +26,9 @@ PLUGINS: dict[str, tuple[str, str]] = {
     "ALE/": ("ale_py", "pgtrain[atari]"),
     "MiniGrid-": ("minigrid", "pgtrain[minigrid]"),
     "BabyAI-": ("minigrid", "pgtrain[minigrid]"),
+    "pgtrain/GaussianBandit": ("pgtrain.envs.closed_form", "pgtrain"),
+    "pgtrain/SoftmaxBandit": ("pgtrain.envs.closed_form", "pgtrain"),
+    "pgtrain/TabularMDP": ("pgtrain.envs.closed_form", "pgtrain"),
     "pgtrain/": ("pgtrain.envs.differentiable.registration", "pgtrain"),
 }
 # Gymnasium's extra → pgtrain's.

@@ -6,6 +6,7 @@ Each is a small callable with plain arguments; the maths lives in `returns.py` a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,7 +30,9 @@ class MonteCarlo:
     baseline: str = "none"  # or "mean", "loo", "value"
     scope: str = "scalar"  # of mean and loo: "scalar" or "step"
 
-    needs_critic = property(lambda self: self.baseline == "value" or self.truncation_bootstrap == "value")
+    @property
+    def needs_critic(self) -> bool:
+        return self.baseline == "value" or self.truncation_bootstrap == "value"
 
     def __call__(self, rollout: Rollout) -> Rollout:
         target = self._return(rollout)
@@ -112,7 +115,13 @@ class GAE:
         return rollout.replace(advantage=advantage, value_target=advantage + value)
 
 
-Estimator = MonteCarlo | TD | NStep | GAE
+class Estimator(Protocol):
+    """What the runner asks for advantages. One that adapts has `state_dict` and `load_state_dict`, too."""
+
+    @property
+    def needs_critic(self) -> bool: ...
+
+    def __call__(self, rollout: Rollout) -> Rollout: ...
 
 
 def _values(rollout: Rollout) -> tuple[Tensor, Tensor]:

@@ -42,6 +42,10 @@ class Rows(Protocol):
         """Inner products of the gradients of `parts` equal groups of places, [B, parts, parts]."""
         ...
 
+    def products(self, factor: Tensor) -> Tensor:
+        """Inner products of K weighted sums over steps, Σ_t f^k_t g_t: factor [B, K, L] → [B, K, K]; L divides S."""
+        ...
+
     def sums(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_b w g and Σ_b w g², weight [K, B], [K, p] each."""
         ...
@@ -97,6 +101,21 @@ class Outer:
         xx = x @ x.mT
         return _fold(((xx + 1 if self.bias else xx) * (d @ d.mT)).sum(1), parts)
 
+    def products(self, factor: Tensor) -> Tensor:
+        """As `gram`, the cheaper of the two."""
+        if self.has_cheap_gram(factor.shape[1]):
+            return products_of(self.gram(self.x.shape[1]), factor)
+        factor = _per_place(factor, self.x.shape[1])
+        k = factor.shape[1]
+        d = self.d[:, None] * factor[..., None, None]  # [B, K, S, G, o]
+        x = self.x[:, None].expand(-1, k, -1, -1, -1)
+        grouped = replace(self, x=x.flatten(1, 2), d=d.flatten(1, 2))._grouped(k)
+        return grouped @ grouped.mT
+
+    def has_cheap_gram(self, parts: int) -> bool:
+        places, inputs, outputs = self.x.shape[1], self.x.shape[3], self.d.shape[3]
+        return places**2 * (inputs + outputs + parts) <= parts * (places + parts) * inputs * outputs
+
     def sums(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """With one place, squares of outer products are outer products of squares: no sample is formed."""
         if self.x.shape[1] > 1:
@@ -150,6 +169,9 @@ class Lookup:
         same = self.index[:, :, None] == self.index[:, None, :]
         return _fold((self.d @ self.d.mT) * same, parts)
 
+    def products(self, factor: Tensor) -> Tensor:
+        return products_of(self.gram(self.d.shape[1]), factor)
+
     def sums(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         return _sums(self.gradients(), weight)
 
@@ -180,6 +202,10 @@ class Direct:
         grouped = self.g.unflatten(1, (parts, -1)).sum(2)
         return grouped @ grouped.mT
 
+    def products(self, factor: Tensor) -> Tensor:
+        grouped = _per_place(factor, self.g.shape[1]) @ self.g
+        return grouped @ grouped.mT
+
     def sums(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         return _sums(self.gradients(), weight)
 
@@ -202,6 +228,31 @@ def _sums(g: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def _picked(d: Tensor, index: Tensor, factor: Tensor) -> Tensor:
     """[B, S, …] → [E, L·S, …]."""
     return (d[index] * factor.reshape(*index.shape, *[1] * (d.dim() - 1))).flatten(1, 2)
+
+
+def products(rows: Sequence[Rows], factor: Tensor) -> Tensor:
+    """The sum over the layers of their `products`; Gram matrices of like size are added up first."""
+    step, k = factor.shape[2], factor.shape[1]
+    cheap = [r for r in rows if isinstance(r, Outer) and r.x.shape[1] == step and r.has_cheap_gram(k)]
+    found = [r.products(factor) for r in rows if all(r is not other for other in cheap)]
+    if cheap:
+        gram = cheap[0].gram(step)
+        for r in cheap[1:]:
+            gram = gram + r.gram(step)
+        found.append(products_of(gram, factor))
+    return torch.stack(found).sum(0)
+
+
+def products_of(gram: Tensor, factor: Tensor) -> Tensor:
+    """gram [B, S, S], factor [B, K, L] → [B, K, K]."""
+    factor = _per_place(factor, gram.shape[1])
+    return factor @ gram @ factor.mT
+
+
+def _per_place(factor: Tensor, places: int) -> Tensor:
+    """[B, K, L] → [B, K, S]: a step may meet a layer at several places."""
+    repeats = places // factor.shape[2]
+    return factor if repeats == 1 else factor.repeat_interleave(repeats, 2)
 
 
 def _fold(gram: Tensor, parts: int) -> Tensor:

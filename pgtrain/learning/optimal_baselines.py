@@ -113,18 +113,32 @@ def ratio(top: Tensor, bottom: Tensor, fit: Fit = leave_one_out, probability: Te
 
 
 def joint(
-    gram: Tensor, returns: Tensor, fit: Fit = leave_one_out, probability: Tensor | None = None
+    gram: Tensor,
+    returns: Tensor,
+    fit: Fit = leave_one_out,
+    probability: Tensor | None = None,
+    prior: float = 0.0,
 ) -> Tensor:
     """The per-step baselines that minimise E|Σ_t Z_t (G_t − b_t)|² together: the least-norm solution of M b = v.
 
     M is singular where no episode reaches a step (b_t = 0 there) or episodes are fewer than steps; then this fits the
-    noise of those few. Args: gram [E, L, L] or, one problem a parameter, [E, H, L, L]: Z_t·Z_u. returns: [E, L].
+    noise of those few. `prior` episodes more, whose scores are unrelated from step to step (as they are in the mean)
+    and whose returns are those of the baseline `step`, hold it down: with k of them,
+
+        M_tt ← M_tt + k D_t,   v_t ← v_t + k D_t b_t(step),   D_t = the mean of |Z_t|² where step t is reached
+
+    Args: gram [E, L, L] or, one problem a parameter, [E, H, L, L]: Z_t·Z_u. returns: [E, L].
     Returns: [E or 1, (H,) L]. Source: the normal equations; Z_t and Z_u are uncorrelated, so E[M] is diagonal.
     """
     target = returns if gram.dim() == 3 else returns[:, None]
     v = (gram @ target[..., None]).squeeze(-1)
-    m, v = fit(_weighted(gram, probability), _weighted(v, probability))
-    m, v = double(m), double(v)
+    square = gram.diagonal(dim1=-2, dim2=-1)
+    terms = (gram, v, square * target, (square > 0).to(gram.dtype))
+    m, v, top, count = (double(x) for x in fit(*(_weighted(x, probability) for x in terms)))
+    unit = prior / torch.where(count > 0, count, torch.ones_like(count))
+    m = m + torch.diag_embed(unit * m.diagonal(dim1=-2, dim2=-1))
+    v = v + unit * top
+    m = m.nan_to_num(0.0, 0.0, 0.0)  # eigh raises for a NaN; it comes through in v
     size = m.diagonal(dim1=-2, dim2=-1).amax(-1)[
         ..., None, None
     ]  # the scale is taken out: 1e±30 must do as well

@@ -72,6 +72,7 @@ class OptimalBaseline:
     fit: ob.Fit = ob.leave_one_out
     discount_states: bool = False
     memory_limit: int = per_sample.MEMORY_LIMIT
+    prior: float | None = None  # step_joint: see `joint`; None: as many episodes as steps
 
     def __post_init__(self) -> None:
         if self.scope not in SCOPES or self.form not in FORMS:
@@ -99,7 +100,7 @@ class OptimalBaseline:
         )
         gram = ob.cumulative(ob.double(self._grams(policy, rollout, episodes, None)))
         if self.scope == "step_joint":
-            b = ob.joint(gram, rewards, self.fit)
+            b = ob.joint(gram, rewards, self.fit, prior=self._prior(episodes))
         elif self.scope == "step":
             b = ob.scalar(gram.diagonal(dim1=1, dim2=2), rewards, self.fit)
         else:
@@ -115,7 +116,7 @@ class OptimalBaseline:
         how = {"prepared": True, "memory_limit": self.memory_limit}
         if self.scope == "step_joint":
             gram = self._grams(policy, rollout, e, weight)
-            return ob.joint(ob.double(gram), target, self.fit)
+            return ob.joint(ob.double(gram), target, self.fit, prior=self._prior(e))
         if self.scope == "step":
             norms = per_sample.squared_norms(policy, *rows, weight=weight, **how)  # pyright: ignore
             return ob.scalar(e.pad(ob.double(norms)), target, self.fit)
@@ -138,6 +139,9 @@ class OptimalBaseline:
             prepared=True,
             memory_limit=self.memory_limit,
         )
+
+    def _prior(self, e: Episodes) -> float:
+        return float(e.longest) if self.prior is None else self.prior
 
     def _step_weight(self, rollout: Rollout) -> Tensor | None:
         if self.form == "total" or not self.discount_states:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pgtrain.learning import layer_gradients
 from pgtrain.learning.sample_blocks import Blocks
 from pgtrain.learning.score_capture import LogProb
 
@@ -133,9 +134,9 @@ def products(
     call = Blocks.of(policy, obs, action, log_prob, episode, None, prepared, memory_limit)
     k = len(weights)
     out = obs.new_zeros(call.results, k, k, dtype=call.dtype)
-    for index, rows in call.blocks(lambda length: 2 * (k * length) ** 2, weights.to(call.dtype)):
+    for index, rows, factor in call.weighted(lambda length: 2 * (k * length) ** 2, weights):
         if rows:
-            out[index] = torch.stack([r.gram(k) for r in rows]).sum(0)
+            out[index] = layer_gradients.products(rows, factor)
     return out
 
 

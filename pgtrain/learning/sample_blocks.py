@@ -13,6 +13,7 @@ from pgtrain.learning.layer_gradients import Direct, Rows
 from pgtrain.learning.score_capture import LogProb, PolicyScorer, Scorer
 from pgtrain.policies.actor_critic import ActorCritic
 
+FEW = 16  # episodes that are taken together even if their lengths differ
 PROBE = 3  # samples on which captured gradients of an unknown module are compared with autograd's
 
 
@@ -60,6 +61,7 @@ class Blocks:
         return cls(scorer, obs, action, episode, weight, memory_limit, dtype)
 
     def __post_init__(self) -> None:
+        self.held: list[Rows] = []
         if self.episode is not None:
             used = self.episode[self.episode >= 0]
             self.lengths = used.bincount() if len(used) else used.new_zeros(0)  # [E]
@@ -95,12 +97,10 @@ class Blocks:
         names = self.scorer.trainable
         return [Direct(names, self.scorer.by_vmap(names, obs, action)[:, None])] if names else []
 
-    def blocks(
-        self, extra: Callable[[int], int], weights: Tensor | None = None
-    ) -> Iterator[tuple[slice | Tensor, list[Rows]]]:
+    def blocks(self, extra: Callable[[int], int]) -> Iterator[tuple[slice | Tensor, list[Rows]]]:
         """Parts of the results: their indices, and the gradients whose samples they are.
 
-        extra: numbers needed for each result, given its number of steps. weights: [K, B], then each result has K parts.
+        extra: numbers needed for each result, given its number of steps.
         """
         if self.episode is None:
             size = max(1, self.memory_limit // (self.bytes_a_row + extra(1) * self.dtype.itemsize + 1))
@@ -113,11 +113,20 @@ class Blocks:
                     rows = [r.take(here, factor) for r in rows]
                 yield part, rows
             return
-        if weights is None:
-            ones = torch.ones(len(self.obs), dtype=self.dtype, device=self.obs.device)
-            weights = (ones if self.weight is None else self.weight.to(self.dtype))[None]
+        ones = torch.ones(len(self.obs), dtype=self.dtype, device=self.obs.device)
+        weight = ones if self.weight is None else self.weight.to(self.dtype)
         for index in self._episodes(extra):
-            yield index, self._grouped(index, weights)
+            rows, local, factor = self._grouped(index, weight[None])
+            yield index, [r.take(local, factor[:, 0]) for r in rows]
+
+    def weighted(
+        self, extra: Callable[[int], int], weights: Tensor
+    ) -> Iterator[tuple[Tensor, list[Rows], Tensor]]:
+        """Parts of the episodes: indices [e], rows whose places are the steps, factors [e, K, L] of weights [K, B]."""
+        for index in self._episodes(extra):
+            rows, local, factor = self._grouped(index, weights.to(self.dtype))
+            ones = torch.ones_like(factor[:, 0])
+            yield index, [r.take(local, ones) for r in rows], factor
 
     def _episodes(self, extra: Callable[[int], int]) -> Iterator[Tensor]:
         """Episodes of like lengths, as many together as the limit allows, one at least."""
@@ -128,20 +137,27 @@ class Blocks:
             longest = known[start]
             cost = longest * self.bytes_a_row + extra(longest) * self.dtype.itemsize
             stop = start + max(1, self.memory_limit // max(cost, 1))
-            while stop < len(known) and known[stop - 1] * 4 < longest:
+            stop = min(stop, len(known))
+            # what is padded is paid for by its square; what is parted by a pass of its own
+            while stop > start + 1 and known[stop - 1] * (8 if stop - start <= FEW else 1.5) < longest:
                 stop -= 1
             yield order[start:stop]
             start = stop
 
-    def _grouped(self, index: Tensor, weights: Tensor) -> list[Rows]:
-        """The rows of these episodes: a sample is an episode, its places are K × L steps."""
+    def _grouped(self, index: Tensor, weights: Tensor) -> tuple[list[Rows], Tensor, Tensor]:
+        """The steps of these episodes as samples; where each episode has them [e, L], and their factors [e, K, L]."""
         lengths = self.lengths[index]
         step = torch.arange(int(lengths.max()), device=index.device)
         there = step < lengths[:, None]  # [e, L]
         at = torch.where(there, self.starts[index, None] + step, 0)
         chosen = self.order[at]  # [e, L] rows of the batch
+        factor = torch.where(there, weights[:, chosen], 0).transpose(0, 1)
+        if (
+            2 * len(self.order) * self.bytes_a_row <= self.memory_limit
+        ):  # one pass through the policy serves all parts
+            if not self.held:
+                self.held = self.rows_of(self.obs[self.order], self.action[self.order])
+            return self.held, at, factor
         local = torch.where(there, (there.flatten().cumsum(0) - 1).view_as(there), 0)
         rows = self.rows_of(self.obs[chosen[there]], self.action[chosen[there]])
-        factor = torch.where(there, weights[:, chosen], 0)  # [K, e, L]
-        k = len(weights)
-        return [r.take(local.repeat(1, k), factor.transpose(0, 1).flatten(1)) for r in rows]
+        return rows, local, factor

@@ -304,6 +304,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         r"entropy\.coef=0\.1 has no effect with update=",
     ),
     (WINDOW, {"entropy": {"name": "linear"}}, r"entropy=linear has no effect with update=pathwise"),
+    (WINDOW, {"monitor__gradient": "full"}, r"monitor\.gradient=full has no effect with update=pathwise"),
     (WINDOW, {"reward__scaling": "running_std"}, r"reward\.scaling=running_std has no effect"),
     (
         WINDOW,

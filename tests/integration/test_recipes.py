@@ -21,6 +21,8 @@ RECIPES = {
     "reinforce-mean": ["algo=reinforce", "advantage/baseline=mean", "advantage.baseline.scope=step"],
     "reinforce-loo": ["algo=reinforce", "advantage/baseline=loo"],
     "reinforce-value": ["algo=reinforce", "advantage/baseline=value", "policy.share=1"],
+    "reinforce-optimal": ["algo=reinforce", "advantage/baseline=optimal", "advantage.baseline.scope=step_joint"],
+    "reinforce-parameter": ["algo=reinforce", "advantage/baseline=optimal", "advantage.baseline.scope=parameter"],
     "reinforce-total": ["algo=reinforce", "advantage.returns=total", "update.mean_over=episodes"],
     "actor_critic": ["algo=actor_critic"],
     "a2c": ["algo=a2c", "policy.share=all", "reward.scaling=running_std"],
@@ -57,6 +59,10 @@ FILES = {
 
 # Metrics that stay away, and why. The rest has to be there.
 NEVER = {"evaluation/return"}  # nothing evaluates on the way yet
+FULL = {  # monitor.gradient=full
+    "gradient/variance", "gradient/snr", "gradient/noise_scale", "gradient/update_cosine", "gradient/share_first",
+    "gradient/share_hidden", "gradient/share_last", "gradient/share_spread",
+}  # fmt: skip
 WITHOUT_CRITIC = {"loss/critic", "critic/value", "critic/explained_variance"}
 DISCRETE = {"policy/std", "policy/clipped_actions"}
 CLIP, SEARCH = (
@@ -120,10 +126,10 @@ def test_a_recipe_runs_and_leaves_a_complete_record(tmp_path: Path, recipe: str,
 
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == told["iterations"] and rows[-1]["progress/steps"] == told["steps"]
-    absent = NEVER | of_other_updates(composed.config) | (DISCRETE if env == "discrete" else set())
+    absent = NEVER | FULL | of_other_updates(composed.config) | (DISCRETE if env == "discrete" else set())
     absent |= set() if composed.config.reward.scaling == "running_std" else {"reward/scale"}
     still = STILL | (
-        {"advantage/min", "advantage/max"} if recipe == "reinforce-none" else set()
+        {"advantage/min", "advantage/max"} if recipe in ("reinforce-none", "reinforce-parameter") else set()
     )  # returns of 1 and 12 steps
     for metric in METRICS:
         if metric.section == "Result":

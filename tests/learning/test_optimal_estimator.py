@@ -85,7 +85,7 @@ def test_against_the_formulas(scope: str, form: str, discount: bool) -> None:
     else:
         whole, y = z.sum(1), (z * target[..., None]).sum(1)
         b = ob.ratio((whole * y).sum(1), whole.square().sum(1))[:, None]
-    optimal = OptimalBaseline(GAMMA, scope, form, discount_states=discount, memory_limit=1)
+    optimal = OptimalBaseline(GAMMA, scope, form, discount_states=discount, memory_limit=1, prior=0.0)
     if form == "gpomdp":
         found = optimal.advantage(policy, rollout)
         expected = (z * (target - b)[..., None]).sum(1).mean(0)

@@ -1,0 +1,137 @@
+"""From the gradients of episodes to a row of the laboratory's table: variance, its interval, SNR, direction, bias.
+
+Dimension legend: n samples (the mean of `size` episodes each), P parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pgtrain.learning.statistics import double
+
+
+class Reference(NamedTuple):
+    """The best known ∇J [P], and the variance of it (tr Σ / n; 0 if it is exact)."""
+
+    gradient: Tensor
+    variance: float
+    exact: bool
+    episodes: int = 0
+
+    @property
+    def squared_norm(self) -> float:
+        """|∇J|² without what noise adds to it."""
+        return max(float(double(self.gradient).square().sum()) - self.variance, 0.0)
+
+
+class Report(NamedTuple):
+    """One estimator. nan: cannot be told from these episodes."""
+
+    variance: float  # tr Σ of one episode's gradient
+    low: float  # its bootstrap interval, 95 %
+    high: float
+    snr: float  # |∇J|² / (tr Σ / batch), of a batch
+    cosine: float  # between a batch's gradient and the reference, mean over the batches that the samples make
+    bias: float  # |E g − ∇J| / |∇J|, what is left of the distance once noise is taken off
+    bias_limit: float  # the distance that noise alone could hide (three standard errors), in the same unit
+    episodes: int
+
+    @property
+    def biased(self) -> bool:
+        """Whether the bias stands out of the noise."""
+        return self.bias > self.bias_limit
+
+
+def report(
+    gradients: Tensor,
+    reference: Reference,
+    size: int = 1,
+    batch: int = 8,
+    unbiased: Sequence[Tensor] = (),
+    resamples: int = 400,
+    seed: int = 0,
+) -> Report:
+    """gradients [n, P]: independent samples, each the mean over `size` episodes.
+
+    batch: episodes in a batch, of which SNR and cosine speak. unbiased: gradients [n, P] of the same episodes whose
+    mean is ∇J by theory. The bias is the mean of the difference to one of them, or to the reference, whichever leaves
+    the least noise.
+    """
+    g, ref = double(gradients), double(reference.gradient)
+    n = len(g)
+    gram = _gram(g)
+    trace, _ = _trace(gram)
+    together = max(1, min(n, batch // size))
+    spread = trace / together  # variance of a batch's gradient
+    low, high = _interval(gram, resamples, seed)
+    signal = reference.squared_norm
+    distances = [_distance(_gram(g - ref), reference.variance)]
+    distances += [_distance(_gram(g - double(h)), 0.0) for h in unbiased]
+    distance, error = min(distances, key=lambda found: found[1])
+    unit = signal if signal > 0 else math.nan
+    return Report(
+        variance=size * trace,
+        low=size * low,
+        high=size * high,
+        snr=signal / spread if spread > 0 else (math.inf if signal > 0 else math.nan),
+        cosine=_cosine(g, ref, together),
+        bias=math.sqrt(max(distance, 0.0) / unit),
+        bias_limit=math.sqrt(3 * error / unit) + 1e-5,
+        episodes=n * size,
+    )
+
+
+def _cosine(g: Tensor, ref: Tensor, together: int) -> float:
+    """The mean over batches of `together` samples; nan where there is no direction."""
+    batches = g[: len(g) // together * together].view(-1, together, g.shape[1]).mean(1)
+    length = torch.linalg.vector_norm(batches, dim=1) * torch.linalg.vector_norm(ref)
+    there = length > 0
+    return float(((batches @ ref)[there] / length[there]).mean())  # nan for none
+
+
+def _gram(g: Tensor) -> Tensor:
+    return (g @ g.T).cpu()
+
+
+def _trace(gram: Tensor) -> tuple[float, float]:
+    """tr Σ, and |ḡ|²."""
+    n = len(gram)
+    squared = float(gram.mean())
+    spread = max(float(gram.diagonal().mean()) - squared, 0.0)
+    return spread * n / (n - 1) if n > 1 else math.nan, squared
+
+
+def _distance(gram: Tensor, other: float) -> tuple[float, float]:
+    """|E x|² of samples with these products, without what noise adds; and its standard error where E x = 0.
+
+    √(2 tr Σ²) / n, tr Σ² from products of different samples. other: the variance of what was subtracted from all.
+    """
+    n = len(gram)
+    if n < 2:
+        return math.nan, math.inf
+    trace, squared = _trace(gram)
+    mean = gram.mean(0, keepdim=True)
+    centred = gram - mean - mean.T + gram.mean()
+    off = max(float(centred.square().sum() - centred.diagonal().square().sum()), 0.0)
+    return squared - trace / n - other, math.sqrt(2 * off / (n * (n - 1))) / n + math.sqrt(2) * other
+
+
+def _interval(gram: Tensor, resamples: int, seed: int) -> tuple[float, float]:
+    """2.5 % and 97.5 % of tr Σ over resamples of the episodes."""
+    n = len(gram)
+    if n < 2:
+        return math.nan, math.nan
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(n, (resamples, n), generator=generator)
+    share = torch.zeros(resamples, n, dtype=gram.dtype).scatter_add_(
+        1, drawn, torch.full((resamples, n), 1 / n, dtype=gram.dtype)
+    )
+    traces = share @ gram.diagonal() - ((share @ gram) * share).sum(1)
+    traces = traces * n / (n - 1)
+    low, high = torch.quantile(traces, torch.tensor([0.025, 0.975], dtype=traces.dtype)).tolist()
+    return low, high
