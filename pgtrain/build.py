@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -21,11 +22,12 @@ from pgtrain.build_observations import (
 from pgtrain.build_pathwise import make_window_parts
 from pgtrain.build_update import make_schedule, make_update
 from pgtrain.callbacks import Checkpointer
-from pgtrain.config import checks, convert, schema, update_checks
+from pgtrain.config import checks, convert, memory_checks, schema, update_checks
 from pgtrain.envs.differentiable import registration
 from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning import advantages
+from pgtrain.learning.batch import flatten, sequences
 from pgtrain.learning.optimal_advantage import OptimalAdvantage, ParameterAdvantage
 from pgtrain.learning.optimal_baselines import make_fit
 from pgtrain.learning.optimal_estimator import OptimalBaseline, ParameterBaseline
@@ -35,7 +37,7 @@ from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import make_actor
 from pgtrain.policies.distributions import Distribution
-from pgtrain.policies.masks import Masked, MaskedNetwork
+from pgtrain.policies.masks import Masked
 from pgtrain.policies.normalizer import RewardScaler, RewardSign, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Collector
@@ -70,16 +72,17 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
     """The policy on the CPU, initialised from the run's network stream."""
     p = cfg.policy
     distribution = make_distribution(cfg, env)
-    obs_dim = env.obs_dim - env.mask_dim  # the mask comes last in an observation
     with torch.random.fork_rng(devices=[]):  # neither takes from the user's global stream nor depends on it
         torch.manual_seed(streams(cfg.seed)["network"])
-        network = make_network(cfg, env.layout, distribution.head_dim, features_of(p.distribution))
+        network = make_network(
+            cfg, env.layout, distribution.head_dim, features_of(p.distribution), env.mask_dim
+        )
     return ActorCritic(
-        MaskedNetwork(network, obs_dim) if env.mask_dim else network,
+        network,
         cast(Distribution, Masked(distribution)) if env.mask_dim else distribution,
         make_normalizer(cfg, env.layout, env.mask_dim),
         value_moments=RunningMoments(1, clip=math.inf, eps=1e-4) if p.normalize_value == "running" else None,
-        input_dtype=torch.uint8 if env.obs_dtype == np.uint8 else torch.float32,
+        input_dtype=torch.uint8 if env.obs_dtype == np.uint8 and not remembers(cfg) else torch.float32,
         mean=p.mean or "identity",
         log_std_init=p.log_std_init,
         log_std_min=p.log_std_min,
@@ -169,6 +172,7 @@ def make_runner(
         callbacks=[
             Checkpointer(run_dir, cfg.checkpoint.every_steps, convert.to_dict(cfg), cfg.checkpoint.keep or 1)
         ],
+        to_batch=partial(sequences, length=cfg.policy.memory.sequence) if remembers(cfg) else flatten,  # pyright: ignore
         max_skipped_in_a_row=cfg.update.max_skipped_in_a_row,
         interrupt=interrupt,
     )
@@ -180,6 +184,8 @@ def tell(cfg: schema.Config, policy: ActorCritic) -> list[str]:
     if policy.log_std is not None and not p.log_std_min <= p.log_std_init <= p.log_std_max:
         limits = f"policy.log_std_min={p.log_std_min:g} and policy.log_std_max={p.log_std_max:g}"
         notices.append(f"policy.log_std_init={p.log_std_init:g} is held between {limits}")
+    if remembers(cfg):
+        return notices + memory_checks.tell_sequences(cfg)
     key, size = update_checks.minibatch_size(cfg)
     if size is not None and cfg.horizon is not None and (rows := cfg.horizon * cfg.num_envs) % size:
         parts = math.ceil(rows / size)
@@ -188,6 +194,10 @@ def tell(cfg: schema.Config, policy: ActorCritic) -> list[str]:
             f"{key}={size} does not divide the batch of {rows}: {parts} minibatches of {even} steps"
         )
     return notices
+
+
+def remembers(cfg: schema.Config) -> bool:
+    return isinstance(cfg.policy.memory, schema.RecurrentConfig)
 
 
 def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from pgtrain.build_memory import make_recurrent_network
 from pgtrain.calibration import calibrate_normalizer
 from pgtrain.config import checks, observation_checks, schema
 from pgtrain.envs.preprocessing import Atari
@@ -15,6 +16,7 @@ from pgtrain.envs.vector import VectorEnv
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.encoders import NATURE_MIN, EncodedMLP, Encoder, needs_encoder
 from pgtrain.policies.masks import MaskedNetwork
+from pgtrain.policies.memory import RecurrentNetwork
 from pgtrain.policies.networks import MLP, as_made, orthogonal
 from pgtrain.policies.normalizer import ColumnMoments, RunningMoments
 from pgtrain.policies.registry import UserNetwork, find_policy
@@ -33,21 +35,36 @@ def observation_settings(cfg: schema.Config) -> dict[str, Any]:
     return {"atari": atari, "frame_stack": env.frame_stack or 1, "one_hot_max": env.one_hot_max}
 
 
-def make_network(cfg: schema.Config, layout: tuple[Leaf, ...], outputs: int, features: str | None) -> Any:
-    """The network that `policy.name` asks for; weights from torch's global generator."""
-    p, critic = cfg.policy, schema.has_critic(cfg)
-    if ":" in p.name:
-        return UserNetwork(p.name, layout, outputs, critic, p.kwargs)
-    settings: dict[str, Any] = {
+def make_network(
+    cfg: schema.Config, layout: tuple[Leaf, ...], outputs: int, features: str | None, mask_dim: int = 0
+) -> Any:
+    """The network that `policy.name` asks for, and `mask_dim` columns of action masks behind the observation's; weights
+    from torch's global generator."""
+    if isinstance(cfg.policy.memory, schema.RecurrentConfig):
+        return make_recurrent_network(cfg, layout, outputs, _mlp_settings(cfg, features), mask_dim)
+    network = _of_observation(cfg, layout, outputs, features)
+    return MaskedNetwork(network, layout[-1].stop) if mask_dim else network
+
+
+def _mlp_settings(cfg: schema.Config, features: str | None) -> dict[str, Any]:
+    p = cfg.policy
+    return {
         "hidden": p.hidden,
         "activation": p.activation,
         "share": len(p.hidden) if p.share == "all" else int(p.share),
-        "critic": critic,
+        "critic": schema.has_critic(cfg),
         "last_gain": p.last_layer_gain or 1.0,  # not used without ortho_init
         "ortho_init": p.ortho_init,
         "features": features,
         "layer_norm": p.layer_norm,
     }
+
+
+def _of_observation(cfg: schema.Config, layout: tuple[Leaf, ...], outputs: int, features: str | None) -> Any:
+    p, critic = cfg.policy, schema.has_critic(cfg)
+    if ":" in p.name:
+        return UserNetwork(p.name, layout, outputs, critic, p.kwargs)
+    settings = _mlp_settings(cfg, features)
     if not needs_encoder(layout):
         return MLP(layout[-1].stop, outputs, **settings)
     init = orthogonal if p.ortho_init else as_made
@@ -60,6 +77,8 @@ def last_width(cfg: schema.Config, layout: tuple[Leaf, ...]) -> int:
     """Numbers that the actor's last layer takes."""
     if cfg.policy.hidden:
         return cfg.policy.hidden[-1]
+    if isinstance(cfg.policy.memory, schema.RecurrentConfig):
+        return cfg.policy.memory.size
     if not needs_encoder(layout):
         return layout[-1].stop
     with torch.random.fork_rng(devices=[]):
@@ -130,6 +149,8 @@ def parameter_counts(policy: ActorCritic) -> dict[str, int]:
         network = network.inner
     if isinstance(network, UserNetwork):
         return {"network": _count(network), "spread": _count(policy) - _count(network)}
+    if isinstance(network, RecurrentNetwork):
+        return _recurrent_counts(policy, network)
     encoder, apart = getattr(network, "encoder", None), getattr(network, "critic_encoder", None)
     counts = {
         "actor": _count(network.actor),
@@ -142,6 +163,19 @@ def parameter_counts(policy: ActorCritic) -> dict[str, int]:
         counts["critic"] += _count(apart)
     if network.critic is None:  # then the trunk is empty
         counts["actor"] += counts.pop("shared layers")
+    counts["actor"] += _count(policy) - _count(network)
+    return counts
+
+
+def _recurrent_counts(policy: ActorCritic, network: RecurrentNetwork) -> dict[str, int]:
+    """As `parameter_counts`, with the memory in the part of those that use it."""
+    apart = network.critic is None or network.critic_core is not None
+    counts = {"actor": _count(network.actor), "critic": 0, "shared": 0}
+    counts["critic"] += _count(network.critic) + _count(network.critic_core) + _count(network.critic_encoder)
+    counts["actor" if apart else "shared"] += _count(network.core)
+    alone = network.critic is None or network.critic_encoder is not None
+    counts["actor" if alone else "shared"] += _count(network.encoder)
+    counts["actor" if network.critic is None else "shared"] += _count(network.trunk)
     counts["actor"] += _count(policy) - _count(network)
     return counts
 

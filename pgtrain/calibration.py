@@ -22,6 +22,7 @@ def calibrate_normalizer(policy: ActorCritic, env: HostEnv, steps: int, seed: in
     obs, made = env.reset(seed), 0
     while made < steps:
         step = env.step(actor.act(obs)[0])
+        actor.follow(step)
         valid = np.ones(env.num_envs, bool) if step.valid is None else np.asarray(step.valid)
         policy.observe(_on(obs, device), _on(valid, device).float())
         obs = step.obs

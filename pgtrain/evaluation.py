@@ -74,6 +74,7 @@ def evaluate(policy: ActorCritic, env: HostEnv, episodes: int, seed: int, greedy
     lengths: list[list[int]] = [[] for _ in range(n)]
     while True:
         step = env.step(actor.act(obs, greedy)[0])
+        actor.follow(step)
         obs = step.obs
         total += step.reward
         length += 1 if step.valid is None else step.valid

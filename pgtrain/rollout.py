@@ -37,7 +37,9 @@ class Rollout:
     """One iteration's experience, valid until the next collect (buffers are reused); on the policy's device."""
 
     obs: Tensor  # [T, N, D] as the env gave it
-    inputs: Tensor  # [T, N, D] standardised: what the networks saw
+    inputs: (
+        Tensor  # [T, N, D] standardised: what the networks saw; with memory also its state before the step
+    )
     action: Tensor  # [T, N, …] the policy's own variable
     params: Tensor  # [T, N, P] distribution parameters that the action was drawn from
     log_prob: Tensor  # [T, N]
@@ -92,7 +94,7 @@ class _Storage:
             "terminated": np.empty((rows, n), bool),
             "truncated": np.empty((rows, n), bool),
             "valid": np.ones((rows, n), bool),
-            "inputs": self.actor.empty((rows, n, d), self.policy.input_dtype),
+            "inputs": self.actor.empty((rows, n, d + self.policy.memory_dim), self.policy.input_dtype),
             "action": self.actor.empty((rows, n, *dist.action_shape), dist.action_dtype),
             "params": self.actor.empty((rows, n, dist.param_dim), torch.float32),
         }
@@ -228,6 +230,7 @@ class Collector:
         obs = self.obs
         env_action, action, params, inputs = self.actor.act(obs)
         step = self.env.step(env_action)
+        self.actor.follow(step)
         self.storage.write(t, obs, step, action, params, inputs)
         self.obs = step.obs
         self.steps_now += self.env.num_envs if step.valid is None else int(step.valid.sum())
@@ -249,8 +252,8 @@ class Collector:
             episodes = self.games.count(reward, valid, done)[0]
         action, params = self._tensor(s.action[:steps]), self._tensor(s.params[:steps])
         inputs = self._tensor(s.inputs[:steps])
-        final_inputs, final_index = self._finals(inputs.shape[-1])
-        last_inputs = policy.prepare(self._tensor(self.obs))
+        last_inputs = self.actor.recall(policy.prepare(self._tensor(self.obs)))
+        final_inputs, final_index = self._finals(inputs, last_inputs)
         value = next_value = None
         if policy.has_critic:
             value, next_value = true_values(policy.value, inputs, last_inputs, final_inputs, final_index)
@@ -284,13 +287,19 @@ class Collector:
             tensor = tensor.float()  # Apple GPUs have no float64
         return tensor.to(self.device)
 
-    def _finals(self, width: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        s = self.storage
+    def _finals(self, inputs: Tensor, last_inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The observations that episodes ended with, and (t, n) of each; with the memory after the episode's last step,
+        which the row that follows has stored (and does not use, as an episode starts there)."""
+        s, width = self.storage, inputs.shape[-1]
         if not s.final_obs:
             none = torch.zeros(0, dtype=torch.int64, device=self.device)
-            return torch.zeros(0, width, dtype=self.policy.input_dtype, device=self.device), (none, none)
-        index = (self._tensor(np.concatenate(s.final_t)), self._tensor(np.concatenate(s.final_n)))
-        return self.policy.prepare(self._tensor(np.concatenate(s.final_obs))), index
+            return torch.zeros(0, width, dtype=inputs.dtype, device=self.device), (none, none)
+        t, n = self._tensor(np.concatenate(s.final_t)), self._tensor(np.concatenate(s.final_n))
+        prepared = self.policy.prepare(self._tensor(np.concatenate(s.final_obs)))
+        memory = width - self.policy.memory_dim
+        after = torch.cat([inputs[1:, :, memory:], last_inputs[None, :, memory:]])[t, n]
+        after[:, :1] = 0  # no episode starts at its own end
+        return torch.cat([prepared, after], -1), (t, n)
 
     def state_dict(self) -> dict[str, Any]:
         return {"actor": self.actor.state_dict()}

@@ -79,6 +79,8 @@ class Runner:
     value_clip: Schedule | None = None
     health: NoHealth = field(default_factory=NoHealth)  # measures the gradient now and then
     recompute_advantages: bool = False  # values and advantages anew before each epoch but the first
+    # rows, or sequences for a policy with memory
+    to_batch: Callable[[Rollout, float | None], Batch] = flatten
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
     progress: Progress = field(default_factory=Progress)
@@ -122,7 +124,7 @@ class Runner:
         clock.lap("time/collect")
         rollout = self.estimator(self._scale_rewards(rollout))
         clock.lap("time/estimate")
-        batch = flatten(rollout, self.discount)
+        batch = self.to_batch(rollout, self.discount)
         coefficients = self._coefficients(rollout)
         anew = self._reestimate(rollout) if self.recompute_advantages else None
         self.health.before(rollout)
@@ -188,7 +190,7 @@ class Runner:
         return {name: x for name in Coefficients._fields if (x := getattr(self, name)) is not None}
 
     def _reestimate(self, rollout: Rollout) -> Callable[[], Batch]:
-        return lambda: flatten(self.estimator(revalue(self.policy, rollout)), self.discount)
+        return lambda: self.to_batch(self.estimator(revalue(self.policy, rollout)), self.discount)
 
     def _count(self, rollout: Rollout, episodes: Episodes, made: list[bool]) -> None:
         p = self.progress

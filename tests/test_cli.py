@@ -124,7 +124,8 @@ def test_the_first_word_picks_a_command(monkeypatch: pytest.MonkeyPatch) -> None
     [
         (
             ["trian"],
-            "no such command (train, eval, check, gradients, help), and settings are written key=value. Did you mean train?",
+            "no such command (train, eval, check, gradients, help), and settings are written key=value. "
+            "Did you mean train?",
         ),
         (["CartPole-v1"], "Did you mean env=CartPole-v1?"),
         (["algo=a2c", "eval"], "eval: settings are written key=value"),

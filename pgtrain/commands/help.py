@@ -17,6 +17,7 @@ GROUPS = (
     "env",
     "policy",
     "policy/distribution",
+    "policy/memory",
     "advantage",
     "advantage/baseline",
     "update",

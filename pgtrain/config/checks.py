@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from pgtrain.config.baseline_checks import check_optimal, settle_optimal
 from pgtrain.config.errors import ConfigError, no_effect
+from pgtrain.config.memory_checks import check_memory, check_sequences, settle_memory
 from pgtrain.config.observation_checks import check_observations, settle_observations
 from pgtrain.config.pathwise_checks import check_pathwise
 from pgtrain.config.schema import (
@@ -55,6 +56,7 @@ def settle(config: Config) -> Config:
     config.advantage = settle_optimal(config.advantage)
     config.update = settle_update(config)
     settle_observations(config)
+    settle_memory(config)
     own = ":" in config.policy.name  # nothing is known of its last layers
     if has_critic(config) and config.policy.normalize_value is None:
         plain = own or isinstance(config.update, WindowUpdateConfig)
@@ -69,6 +71,7 @@ def settle(config: Config) -> Config:
     if config.checkpoint.every_steps is not None and config.checkpoint.keep is None:
         config.checkpoint = replace(config.checkpoint, keep=KEEP)
     _check_batch(config)
+    check_sequences(config)
     return config
 
 
@@ -83,6 +86,7 @@ def check(config: Config) -> None:
     _check_critic(config)
     _check_policy(config)
     check_observations(config)
+    check_memory(config)
     check_update(config)
     check_pathwise(config)
     _check_env(config)

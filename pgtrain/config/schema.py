@@ -183,6 +183,37 @@ class EncoderConfig:
 
 
 @dataclass
+class MemoryConfig:
+    """What a policy remembers from one step of an episode to the next."""
+
+    name: str = setting("none", "kind of memory")
+
+
+@dataclass
+class NoMemoryConfig(MemoryConfig):
+    name: str = setting("none", "kind of memory")
+
+
+@dataclass
+class RecurrentConfig(MemoryConfig):
+    size: int = setting(64, "numbers that the memory gives at each step", low=1)
+    sequence: int | None = setting(
+        None, "steps that a gradient goes back through time; null: to the start of the rollout", low=1
+    )
+    share: bool | None = setting(None, "actor and critic have one memory; null: as policy.encoder.share")
+
+
+@dataclass
+class GruConfig(RecurrentConfig):
+    name: str = setting("gru", "kind of memory")
+
+
+@dataclass
+class LstmConfig(RecurrentConfig):
+    name: str = setting("lstm", "kind of memory")
+
+
+@dataclass
 class PolicyConfig:
     name: str = setting(
         "mlp",
@@ -227,6 +258,7 @@ class PolicyConfig:
         None, "scale of the actor's last layer at the start; null: 0.01 with ortho_init=true", above=0
     )
     distribution: DistributionConfig = group(GaussianConfig, "what continuous actions are drawn from")
+    memory: MemoryConfig = group(NoMemoryConfig, "what is remembered from step to step")
 
 
 @dataclass
@@ -377,6 +409,7 @@ OPTIONS: dict[type, dict[str, type]] = {
         "beta": BetaConfig,
         "gsde": StateDependentConfig,
     },
+    MemoryConfig: {"none": NoMemoryConfig, "gru": GruConfig, "lstm": LstmConfig},
 }
 
 

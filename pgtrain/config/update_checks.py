@@ -12,6 +12,7 @@ from pgtrain.config.schema import (
     GradientUpdateConfig,
     LearningRateGuardConfig,
     NaturalConfig,
+    RecurrentConfig,
     SquaredErrorConfig,
     StopGuardConfig,
     TargetEntropyConfig,
@@ -117,10 +118,10 @@ def settle_update(config: Config) -> UpdateConfig:
     update, critic = config.update, has_critic(config)
     if isinstance(update, GradientUpdateConfig):
         coef = VALUE_COEF if critic and update.value_coef is None else update.value_coef
-        size = _at_most(config, MINIBATCH_SIZE) if update.minibatch_size == "auto" else update.minibatch_size
+        size = _fitting(config, MINIBATCH_SIZE) if update.minibatch_size == "auto" else update.minibatch_size
         return replace(update, value_coef=coef, minibatch_size=size)
     if isinstance(update, NaturalConfig) and critic:
-        size = update.critic_minibatch_size or _at_most(config, CRITIC_MINIBATCH_SIZE)
+        size = update.critic_minibatch_size or _fitting(config, CRITIC_MINIBATCH_SIZE)
         return replace(
             update, critic_epochs=update.critic_epochs or CRITIC_EPOCHS, critic_minibatch_size=size
         )
@@ -146,9 +147,13 @@ def _settle_window(config: Config, update: WindowUpdateConfig) -> UpdateConfig:
     )
 
 
-def _at_most(config: Config, size: int) -> int:
-    """`size`, or the batch if that is smaller; how many steps whole episodes will have is not known."""
-    return min(size, config.num_envs * config.horizon) if config.horizon else size
+def _fitting(config: Config, size: int) -> int:
+    """`size`, or the batch if that is smaller (how many steps whole episodes will have is not known); with memory at
+    least one sequence."""
+    memory, horizon = config.policy.memory, config.horizon
+    if isinstance(memory, RecurrentConfig):
+        size = max(size, memory.sequence or horizon or 0)
+    return min(size, config.num_envs * horizon) if horizon else size
 
 
 def minibatch_size(config: Config) -> tuple[str, int | None]:

@@ -9,7 +9,7 @@ F is never formed: its products with vectors come from differentiating the exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -125,6 +125,18 @@ class LineSearch:
         return {"update/line_search_trials": self.trials, FAILED: 1}
 
 
+def critic_names(names: Iterable[str]) -> list[str]:
+    """Parameters that only the critic uses."""
+    return [name for name in names if any(part.startswith("critic") for part in name.split("."))]
+
+
+def shared_layers(names: Iterable[str]) -> list[str]:
+    """What actor and critic both use, by the names of a network's parameters."""
+    parts = {part for name in names for part in name.split(".")}
+    apart = {"encoder": "critic_encoder", "core": "critic_core"}
+    return [x for x in ("trunk", "encoder", "core") if x in parts and apart.get(x) not in parts]
+
+
 @dataclass
 class NaturalUpdate:
     """One natural-gradient step of the actor, then passes over the batch for the critic through its own pipeline.
@@ -148,13 +160,12 @@ class NaturalUpdate:
 
     def __post_init__(self) -> None:
         named = dict(self.policy.named_parameters())
-        critics = [name for name in named if name.startswith("network.critic")]
-        separate = any(name.startswith("network.critic_encoder") for name in critics)
-        shared = ("network.trunk",) if separate else ("network.trunk", "network.encoder")
-        if critics and any(name.startswith(shared) for name in named):
+        critics = critic_names(named) if self.policy.has_critic else []
+        shared = shared_layers(named)
+        if critics and shared:
             raise UserError(
-                "update=natural needs an actor with layers of its own: set policy.share=0 and "
-                "policy.encoder.share=false (given: shared layers)"
+                "update=natural needs an actor with layers of its own: set policy.share=0, policy.encoder.share=false "
+                f"and policy.memory.share=false (given: shared {' and '.join(shared)})"
             )
         self.parameters = [p for name, p in named.items() if name not in critics]
         self.size = sum(p.numel() for p in self.parameters)

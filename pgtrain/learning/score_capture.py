@@ -22,6 +22,7 @@ from pgtrain.learning.layer_gradients import Direct, Rows, joined
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.distributions import DiagonalGaussian
 from pgtrain.policies.networks import MLP
+from pgtrain.types import UserError
 
 Watched = tuple[
     Tensor, Callable[[Tensor], Rows]
@@ -173,6 +174,11 @@ class PolicyScorer(Scorer):
     """
 
     def __init__(self, policy: ActorCritic) -> None:
+        if policy.memory_dim:
+            raise UserError(
+                "per-sample gradients are those of single steps and would leave out the gradient through time: use "
+                "policy/memory=none"
+            )
         super().__init__(policy, log_prob_of_inputs)
         self.policy: ActorCritic = policy
         self.trusted = type(policy.network) is MLP

@@ -118,10 +118,13 @@ class Update:
         return measure
 
     def _minibatches(self, batch: Batch) -> list[Batch]:
-        rows = len(batch.weight)
-        if self.minibatch_size is None or rows <= self.minibatch_size:
+        if self.minibatch_size is None:
             return [batch]
-        indices = minibatch_indices(rows, self.minibatch_size, batch.weight.device, self.generator)
+        parts, rows = batch.parts, batch.weight.numel() // batch.parts  # rows of each: 1, or a whole sequence
+        size = max(1, self.minibatch_size // rows)
+        if parts <= size:
+            return [batch]
+        indices = minibatch_indices(parts, size, batch.weight.device, self.generator)
         return [batch.rows(index) for index in indices]
 
     def _step(self, batch: Batch, coefficients: Coefficients) -> dict[str, Tensor]:

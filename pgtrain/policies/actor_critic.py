@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pgtrain.policies.distributions import Distribution
 from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.masks import MaskedNetwork
+from pgtrain.policies.memory import RecurrentNetwork
 from pgtrain.policies.networks import MLP
 from pgtrain.policies.normalizer import RunningMoments
 
@@ -35,7 +36,7 @@ class ActorCritic(nn.Module):
 
     def __init__(
         self,
-        network: MLP | MaskedNetwork,
+        network: MLP | MaskedNetwork | RecurrentNetwork,
         distribution: Distribution,
         normalizer: RunningMoments | None,
         *,
@@ -64,6 +65,11 @@ class ActorCritic(nn.Module):
     @property
     def has_critic(self) -> bool:
         return self.network.critic is not None
+
+    @property
+    def memory_dim(self) -> int:
+        """Columns that follow the observation's in a row of inputs: episode_start and the state; 0 without memory."""
+        return getattr(self.network, "memory_dim", 0)
 
     def prepare(self, obs: Tensor) -> Tensor:
         """Raw observations [..., D] → network inputs, in `input_dtype`."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.exploration import Exploration, HeldMatrix, Independent
 from pgtrain.policies.gsde import StateDependentGaussian
+from pgtrain.types import Step
 
 NUMPY_ROWS = 128  # up to this batch NumPy acts faster than torch on a CPU (see networks.numpy_forward)
 
@@ -20,6 +21,8 @@ def make_actor(policy: ActorCritic, num_envs: int, seed: int) -> Actor:
 
     Make it when the policy's parameters lie where they will stay (see FlatParameters): it works on their memory.
     """
+    if policy.memory_dim:
+        return RecurrentActor(policy, num_envs, seed)
     device = next(policy.parameters()).device
     if device.type == "cpu" and num_envs <= NUMPY_ROWS:
         forward = policy.network.actor_numpy()
@@ -36,7 +39,15 @@ class Actor(Protocol):
         ...
 
     def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, Any, Any, Any]:
-        """obs [N, D] → the env's action, own action [N, …], params [N, P], inputs [N, D]."""
+        """obs [N, D] → the env's action, own action [N, …], params [N, P], inputs [N, D + memory columns]."""
+        ...
+
+    def follow(self, step: Step) -> None:
+        """Told of what came of its action."""
+        ...
+
+    def recall(self, prepared: Tensor) -> Tensor:
+        """The inputs that prepared observations [N, D] make now: with what is remembered behind them."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
@@ -105,6 +116,12 @@ class NumpyActor:
         action = d.mode(params) if greedy else self.exploration(params, head)
         return d.to_env(action), action, params, inputs
 
+    def follow(self, step: Step) -> None:
+        pass
+
+    def recall(self, prepared: Tensor) -> Tensor:
+        return prepared
+
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
         return np.empty(shape, {torch.int64: np.int64, torch.float32: np.float32}[dtype])
 
@@ -135,11 +152,20 @@ class TorchActor:
     @torch.no_grad()
     def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
         d = self.policy.distribution
-        inputs = self.policy.prepare(torch.from_numpy(obs).to(self.device))
-        head = self.policy.network.act(inputs)
+        inputs, head = self._look(self.policy.prepare(torch.from_numpy(obs).to(self.device)))
         params = self.policy.params(head)
         action = d.mode(params) if greedy else self.exploration(params, head)
         return d.to_env(action.cpu().numpy()), action, params, inputs
+
+    def _look(self, prepared: Tensor) -> tuple[Tensor, Tensor]:
+        """Prepared observations [N, D] → inputs, the actor network's output."""
+        return prepared, self.policy.network.act(prepared)
+
+    def follow(self, step: Step) -> None:
+        pass
+
+    def recall(self, prepared: Tensor) -> Tensor:
+        return prepared
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
@@ -149,3 +175,37 @@ class TorchActor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["torch"])
+
+
+class RecurrentActor(TorchActor):
+    """Acts with a policy that has memory: carries the state of each env from step to step and from window to window.
+
+    An env's memory starts anew at the first real step of an episode, however the one before ended; a row that is no
+    transition (the reset row of some envs, an idle env) does not use that start up.
+    """
+
+    def __init__(self, policy: ActorCritic, num_envs: int, seed: int) -> None:
+        super().__init__(policy, seed)
+        self.state = torch.zeros(num_envs, policy.memory_dim - 1, device=self.device)
+        self.start = np.ones(num_envs, bool)
+
+    def _look(self, prepared: Tensor) -> tuple[Tensor, Tensor]:
+        inputs = self.recall(prepared)
+        head, self.state = self.policy.network.advance(inputs)  # pyright: ignore[reportCallIssue]
+        return inputs, head
+
+    def follow(self, step: Step) -> None:
+        done = step.terminated | step.truncated
+        self.start = done if step.valid is None else done | (self.start & ~step.valid)
+
+    def recall(self, prepared: Tensor) -> Tensor:
+        start = torch.from_numpy(self.start[:, None]).to(prepared)
+        return torch.cat([prepared, start, self.state], -1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"memory": self.state, "episode_start": torch.from_numpy(self.start)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.state = state["memory"].to(self.device)
+        self.start = state["episode_start"].cpu().numpy()

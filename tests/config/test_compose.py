@@ -79,6 +79,7 @@ def test_from_yaml_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
         "optim",
         "optim/lr",
         "policy/distribution",
+        "policy/memory",
         "device",
     ],
 )

@@ -304,6 +304,17 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         r"entropy\.coef=0\.1 has no effect with update=",
     ),
     (WINDOW, {"entropy": {"name": "linear"}}, r"entropy=linear has no effect with update=pathwise"),
+    (
+        WINDOW,
+        {"policy__memory": {"name": "gru"}},
+        r"update=pathwise works on single steps .* use policy/memory=none",
+    ),
+    (
+        WINDOW,
+        {"policy__name": "my_module:Net"},
+        r"policy=my_module:Net: update=pathwise copies the critic of policy=mlp",
+    ),
+    (WINDOW, {"env__frame_stack": 2}, r"env\.frame_stack=2 has no effect with update=pathwise"),
     (WINDOW, {"monitor__gradient": "full"}, r"monitor\.gradient=full has no effect with update=pathwise"),
     (WINDOW, {"reward__scaling": "running_std"}, r"reward\.scaling=running_std has no effect"),
     (
@@ -601,6 +612,7 @@ def test_every_option_of_the_schema_has_a_file() -> None:
         "optim",
         "optim/lr",
         "policy/distribution",
+        "policy/memory",
         "update",
     )
     inner = ("update/clip", "update/value_loss", "update/kl_guard", "update/step")
