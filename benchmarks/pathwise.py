@@ -1,11 +1,14 @@
-"""Pathwise recipes: what they reach in how many env steps, and what a window costs.
+"""Pathwise recipes: what they reach in how many env steps, next to PPO on the same physics, and what a window costs.
 
-    python benchmarks/pathwise.py learn [--only pendulum,cartpole,lqr,quadrotor,acrobot] [--seeds 5] [--steps N]
+    python benchmarks/pathwise.py learn [--only pendulum,cartpole,quadrotor] [--algos shac,shac_h16,ppo] [--seeds 0,1]
+    python benchmarks/pathwise.py lqr [--seeds 0,1,2,3,4]
+    python benchmarks/pathwise.py report
     python benchmarks/pathwise.py speed [--envs 64,1024] [--seconds 3] [--device cpu]
 
-`learn` trains each task with its settings below, one torch thread, and plays the final parameters greedily for 100
-episodes; for LQR it tells how far the linear gain is from the optimal one. Finished runs go to
-outputs/pathwise/results.jsonl.
+`learn` trains by the recipes with the overrides below, one torch thread, and plays the parameters greedily in 100 envs
+on the way, at the same 100 starts each time; these episodes count neither as steps nor as seconds. A finished run is a
+line of benchmarks/results/pathwise.jsonl, and is not run again. `lqr` tells how far the linear gain is from the optimal
+one after backpropagation through time. `report` writes the table and the curves of docs/pathwise.md from that file.
 
 `speed` counts env steps per CPU second (wall second on a GPU) of forward and backward through a window of 32 steps:
 raw     the dynamics and reward functions alone in a hand-written loop, resets and time limits left out
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,68 +30,105 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pgtrain import build
+from pgtrain.config.compose import compose
 from pgtrain.envs.differentiable import make
 from pgtrain.envs.differentiable.base import DifferentiableEnv
 from pgtrain.envs.differentiable.lqr import LQR, riccati
-from pgtrain.learning.pathwise_training import Settings, Trainer, evaluate, shac
-from pgtrain.learning.pathwise_update import Pathwise
+from pgtrain.evaluation import evaluate
+from pgtrain.interrupt import Interrupt
+from pgtrain.learning.pathwise_gradients import Pathwise
+from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.reparameterized import Reparameterized
+from pgtrain.runner import Runner
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "outputs" / "pathwise" / "results.jsonl"
+RESULTS = ROOT / "benchmarks" / "results" / "pathwise.jsonl"
 
-SWING = Settings(horizon=8, log_std_init=0.0, critic_epochs=8, actor_lr=5e-3)
-# task → recipe, id, envs, env steps, settings
-TASKS: dict[str, tuple[Callable[..., Trainer], str, int, int, Settings]] = {
-    "pendulum": (shac, "pgtrain/Pendulum-v0", 16, 100_000, SWING),
-    "cartpole": (shac, "pgtrain/CartPoleSwingUp-v0", 16, 100_000, SWING),
-    "quadrotor": (shac, "pgtrain/Quadrotor-v0", 16, 50_000, SWING),
-    "acrobot": (shac, "pgtrain/Acrobot-v0", 16, 100_000, SWING),
+PPO = ["algo=ppo", "num_envs=16", "optim.lr.value=1e-3", "policy/distribution=tanh_gaussian"]
+# task → env id, then for each algorithm its overrides
+TASKS: dict[str, tuple[str, dict[str, list[str]]]] = {
+    "pendulum": (
+        "pgtrain/Pendulum-v0",
+        {
+            "shac": ["algo=shac", "total_steps=100_000"],
+            "ppo": ["+experiment=ppo/Pendulum-v1", "total_steps=200_000"],
+        },
+    ),
+    "cartpole": (
+        "pgtrain/CartPoleSwingUp-v0",
+        {
+            "shac": ["algo=shac", "total_steps=100_000"],
+            "shac_h16": ["algo=shac", "horizon=16", "total_steps=200_000"],
+            "ppo": [*PPO, "total_steps=1_000_000"],
+        },
+    ),
+    "quadrotor": (
+        "pgtrain/Quadrotor-v0",
+        {"shac": ["algo=shac", "total_steps=50_000"], "ppo": [*PPO, "total_steps=1_000_000"]},
+    ),
 }
+POINTS = 50  # evaluations of a run
 
 
 # ------------------------------------------------------------------------------------------------------------ learn
 
 
-def learn(task: str, seed: int, steps: int | None) -> dict[str, Any]:
-    """One run: its final evaluation, and the evaluations on the way, as a row for results.jsonl."""
-    recipe, env_id, envs, total, settings = TASKS[task]
-    total = steps or total
-    env, judge = make(env_id, envs), make(env_id, 100)
-    trainer = recipe(env, seed, settings)
-    curve: list[tuple[int, float]] = []
-    watched = 0.0  # seconds spent on evaluations
+class Watch:
+    """A callback that plays the policy on the way, and knows how long that took."""
+
+    def __init__(self, env_id: str, total: int) -> None:
+        self.env, self.every = build.make_vector_env(env_id, 100), total / POINTS
+        self.curve: list[tuple[int, float]] = []
+        self.seconds = 0.0
+
+    def after_iteration(self, runner: Runner) -> None:
+        if runner.progress.steps >= self.every * (len(self.curve) + 1):
+            self.play(runner)
+
+    def at_end(self, runner: Runner) -> None:
+        """The last parameters are played by `learn`."""
+
+    def play(self, runner: Runner) -> None:
+        started = time.process_time()
+        mean = evaluate(runner.policy, self.env, 100, seed=12345).mean
+        self.curve.append((runner.progress.steps, mean))
+        self.seconds += time.process_time() - started
+
+
+def learn(task: str, algo: str, seed: int) -> dict[str, Any]:
+    """One run, as a row of the results."""
+    env_id, choices = TASKS[task]
+    quiet = ["monitor.terminal=none", "monitor.tensorboard=false", "eval.episodes=0", "device=cpu"]
+    overrides = [*choices[algo], f"env={env_id}", f"seed={seed}"]
+    cfg = compose([*overrides, *quiet]).config
     started = time.process_time()
-
-    def after(trainer: Trainer, row: dict[str, float]) -> None:
-        nonlocal watched
-        if trainer.steps >= total * (len(curve) + 1) / 10:
-            before = time.process_time()
-            curve.append((trainer.steps, float(evaluate(judge, trainer.policy, 1).mean())))
-            watched += time.process_time() - before
-
-    trainer.run(total, after)
-    seconds = time.process_time() - started - watched
-    returns = evaluate(judge, trainer.policy, 10_000 + seed)
-    skipped = sum(row["skipped"] for row in trainer.history)
+    with tempfile.TemporaryDirectory() as folder, build.make_env(cfg, cfg.num_envs) as env:
+        runner = build.make_runner(cfg, env, Monitor([]), Path(folder), Interrupt(), [])
+        watch = Watch(env_id, cfg.total_steps)
+        watch.play(runner)
+        runner.callbacks = [watch]
+        runner.run()
+        watch.play(runner)
     return {
         "task": task,
+        "algo": algo,
         "seed": seed,
-        "steps": trainer.steps,
-        "return": float(returns.mean()),
-        "cpu_seconds": seconds,
-        "skipped": skipped,
-        "curve": curve,
+        "command": " ".join(["pgtrain", *overrides]),
+        "steps": runner.progress.steps,
+        "final": watch.curve[-1][1],
+        "cpu_seconds": round(time.process_time() - started - watch.seconds, 1),
+        "skipped_updates": runner.progress.skipped_updates,
+        "curve": [(steps, round(value, 3)) for steps, value in watch.curve],
     }
 
 
-def learn_lqr(seed: int, steps: int | None) -> dict[str, Any]:
+def learn_lqr(seed: int) -> dict[str, Any]:
     """BPTT on a linear gain, u = −K x, from K = 0: how far is it from the optimum of the endless task?"""
     env = LQR(16, masses=2, dtype=torch.float64, max_episode_steps=100)
-    gamma, horizon = 0.95, 100
+    gamma, horizon, total = 0.95, 100, 400_000
     best, _ = riccati(env.A, env.B, env.Q, env.R, gamma)
     K = torch.zeros_like(best, requires_grad=True)
-    total = steps or 400_000
     optimizer = torch.optim.Adam([K], lr=0.1, betas=(0.9, 0.9))
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1e-3, total // (16 * horizon))
     env.reset(seed)
@@ -107,38 +147,45 @@ def learn_lqr(seed: int, steps: int | None) -> dict[str, Any]:
         optimizer.step()
         schedule.step()
         made += 16 * horizon
-        curve.append(
-            (made, float(torch.linalg.matrix_norm(K.detach() - best) / torch.linalg.matrix_norm(best)))
-        )
+        error = torch.linalg.matrix_norm(K.detach() - best) / torch.linalg.matrix_norm(best)
+        curve.append((made, round(float(error), 5)))
     return {
         "task": "lqr",
+        "algo": "bptt",
         "seed": seed,
+        "command": f"python benchmarks/pathwise.py lqr --seeds {seed}",
         "steps": made,
-        "gain_error": curve[-1][1],
-        "steps_to_1_percent": next((s for s, e in curve if e < 0.01), None),
-        "cpu_seconds": time.process_time() - started,
+        "final": curve[-1][1],
+        "cpu_seconds": round(time.process_time() - started, 1),
+        "skipped_updates": 0,
+        "curve": curve[::5],
     }
 
 
-def run_learning(names: list[str], seeds: int, steps: int | None) -> None:
+def rows() -> list[dict[str, Any]]:
+    if not RESULTS.exists():
+        return []
+    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+
+
+def keep(task: str, algo: str, seed: int, make_row: Callable[[], dict[str, Any]]) -> None:
+    """Runs what is not in the results yet."""
+    if any((row["task"], row["algo"], row["seed"]) == (task, algo, seed) for row in rows()):
+        return
+    row = make_row()
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        rows = []
-        for seed in range(seeds):
-            row = learn_lqr(seed, steps) if name == "lqr" else learn(name, seed, steps)
-            rows.append(row)
-            with RESULTS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-            print(json.dumps(row), flush=True)
-        key = "gain_error" if name == "lqr" else "return"
-        values = [row[key] for row in rows]
-        spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        print(
-            f"{name}: {key} {statistics.mean(values):.4g} ± {spread:.2g} over {seeds} seeds, "
-            f"{rows[0]['steps']:,} env steps, "
-            f"{statistics.mean(row['cpu_seconds'] for row in rows):.1f} CPU seconds a run",
-            flush=True,
-        )
+    with RESULTS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    print(f"{task} {algo} seed {seed}: {row['final']:.4g} after {row['steps']:,} steps", flush=True)
+
+
+# ----------------------------------------------------------------------------------------------------------- report
+
+
+def report() -> None:
+    from pathwise_report import write  # beside this file
+
+    write(rows(), ROOT / "docs")
 
 
 # ------------------------------------------------------------------------------------------------------------ speed
@@ -157,8 +204,8 @@ def _raw(env: DifferentiableEnv, actions: Tensor) -> None:
 
 def _env(env: DifferentiableEnv, actions: Tensor) -> None:
     env.detach()
-    rows = [env.advance(action) for action in actions]
-    (torch.stack([row.reward for row in rows]).sum() + 0 * rows[-1].next_obs.sum()).backward()
+    steps = [env.advance(action) for action in actions]
+    (torch.stack([step.reward for step in steps]).sum() + 0 * steps[-1].next_obs.sum()).backward()
 
 
 def _policy(env: DifferentiableEnv, actor: Reparameterized, noise: Tensor) -> None:
@@ -194,55 +241,69 @@ def pace(work: Callable[[], None], steps: int, seconds: float, device: str) -> f
     return best
 
 
-def run_speed(envs: list[int], seconds: float, device: str, names: list[str]) -> None:
-    print(
-        f"{'env':<26}{'envs':>6}{'raw':>12}{'env':>12}{'policy':>12}{'window':>12}{'raw/env':>9}{'policy/window':>15}"
-    )
-    for env_id in names:
+def measure(env_id: str, n: int, seconds: float, device: str) -> dict[str, float]:
+    """Env steps a second of each kind of work."""
+    cfg = compose(["algo=shac", f"env={env_id}", f"num_envs={n}", f"device={device}"]).config
+    with tempfile.TemporaryDirectory() as folder, build.make_env(cfg, n) as host:
+        runner: Any = build.make_runner(cfg, host, Monitor([]), Path(folder), Interrupt(), [])
+    collector = runner.collector
+    collector.probe = None
+    env, source = make(env_id, n, device=device), Pathwise(runner.update.flat, 0.99)
+    actor = Reparameterized(runner.policy)
+    shape = (HORIZON, n, len(env.action_low))
+    actions = torch.zeros(shape, device=device).uniform_(-1, 1).requires_grad_()
+    noise = torch.randn(shape, device=device)
+    work: dict[str, Callable[[], Any]] = {
+        "raw": lambda: _raw(env, actions),
+        "env": lambda: _env(env, actions),
+        "policy": lambda: _policy(env, actor, noise),
+        "window": lambda: source(collector.collect_steps(HORIZON)[0]),
+    }
+    paces = {}
+    for name, do in work.items():
+        env.reset(0)
+        paces[name] = pace(do, HORIZON * n, seconds, device)
+    return paces
+
+
+def run_speed(envs: list[int], seconds: float, device: str, ids: list[str]) -> None:
+    names = ("raw", "env", "policy", "window")
+    print("| env | envs | " + " | ".join(names) + " | raw ÷ env | policy ÷ window |")
+    print("|---|---|---|---|---|---|---|---|")
+    for env_id in ids:
         for n in envs:
-            env = make(env_id, n, device=device)
-            trainer = shac(env, 0, SWING)
-            trainer.collector.probe = None
-            source = Pathwise(trainer.update.flat, 0.99)
-            actor = Reparameterized(trainer.policy)
-            shape = (HORIZON, n, len(env.action_low))
-            actions = torch.zeros(shape, device=device).uniform_(-1, 1).requires_grad_()
-            noise = torch.randn(shape, device=device)
-            env.reset(0)
-            work: dict[str, Callable[[], Any]] = {
-                "raw": lambda: _raw(env, actions),  # noqa: B023
-                "env": lambda: _env(env, actions),  # noqa: B023
-                "policy": lambda: _policy(env, actor, noise),  # noqa: B023
-                "window": lambda: source(trainer.collector.collect_steps(HORIZON)[0]),  # noqa: B023
-            }
-            paces = {}
-            for name, do in work.items():
-                env.reset(0)
-                paces[name] = pace(do, HORIZON * n, seconds, device)
-            numbers = "".join(f"{paces[name]:>12,.0f}" for name in work)
-            ratios = paces["raw"] / paces["env"], paces["policy"] / paces["window"]
-            print(f"{env_id:<26}{n:>6}{numbers}{ratios[0]:>9.2f}{ratios[1]:>15.2f}", flush=True)
+            found = measure(env_id, n, seconds, device)
+            numbers = " | ".join(f"{found[name]:,.0f}" for name in names)
+            ratios = f"{found['raw'] / found['env']:.2f} | {found['policy'] / found['window']:.2f}"
+            print(f"| {env_id} | {n:,} | {numbers} | {ratios} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["learn", "speed"])
-    parser.add_argument("--only", default="", help="tasks, with commas")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("what", choices=["learn", "lqr", "report", "speed"])
+    parser.add_argument("--only", default=",".join(TASKS), help="tasks, with commas")
+    parser.add_argument("--algos", default="shac,shac_h16,ppo", help="with commas")
+    parser.add_argument("--seeds", default="0,1,2,3,4", help="with commas")
     parser.add_argument("--envs", default="64,1024")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    names = [n for n in args.only.split(",") if n] or [*TASKS, "lqr"]
-    if args.what == "learn":
-        run_learning(names, args.seeds, args.steps)
-    else:
-        ids = [TASKS[n][1] if n in TASKS else "pgtrain/LQR-v0" for n in names]
+    tasks, seeds = args.only.split(","), [int(seed) for seed in args.seeds.split(",")]
+    if args.what == "report":
+        report()
+    elif args.what == "speed":
+        ids = [TASKS[task][0] for task in tasks]
         run_speed([int(n) for n in args.envs.split(",")], args.seconds, args.device, ids)
+    for seed in seeds:
+        if args.what == "lqr":
+            keep("lqr", "bptt", seed, lambda: learn_lqr(seed))  # noqa: B023
+        elif args.what == "learn":
+            for task in tasks:
+                for algo in (name for name in TASKS[task][1] if name in args.algos.split(",")):
+                    keep(task, algo, seed, lambda: learn(task, algo, seed))  # noqa: B023
 
 
 if __name__ == "__main__":

@@ -19,9 +19,11 @@ from pgtrain.build_observations import (
     observation_settings,
     refuse_unused_of_observations,
 )
+from pgtrain.build_pathwise import make_window_parts
 from pgtrain.build_update import make_schedule, make_update
 from pgtrain.callbacks import Checkpointer
 from pgtrain.config import checks, convert, memory_checks, schema, update_checks
+from pgtrain.envs.differentiable import registration
 from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning import advantages
@@ -145,16 +147,20 @@ def make_runner(
     seeds = streams(cfg.seed)
     whole = cfg.collect.unit == "episodes"
     u, value_clip = cfg.update, getattr(cfg.update.value_loss, "clip", None)
-    estimator = make_estimator(cfg, policy)
+    if isinstance(u, schema.WindowUpdateConfig):
+        collector, estimator, update = make_window_parts(cfg, policy, flat, seeds)
+    else:
+        actor = make_actor(policy, env.num_envs, seeds["action"])
+        collector = Collector(env, policy, actor, seeds["env"], cfg.horizon or 512)
+        estimator = make_estimator(cfg, policy)
+        update = make_update(cfg, policy, flat, seeds["minibatch"], estimator)
     return Runner(
         plan=Plan(cfg.total_steps, None if whole else cfg.horizon, cfg.collect.episodes if whole else None),
         policy=policy,
-        collector=Collector(
-            env, policy, make_actor(policy, env.num_envs, seeds["action"]), seeds["env"], cfg.horizon or 512
-        ),
+        collector=collector,
         reward_scaler=make_reward_scaler(cfg, env, where),
         estimator=estimator,
-        update=make_update(cfg, policy, flat, seeds["minibatch"], estimator),
+        update=update,
         learning_rate=make_schedule(cfg.optim.lr),
         entropy_coef=make_schedule(cfg.entropy),
         clip=make_schedule(u.clip) if isinstance(u, schema.ClippedConfig) else None,
@@ -195,7 +201,9 @@ def remembers(cfg: schema.Config) -> bool:
 
 
 def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> None:
-    """Settings that this env's spaces leave without effect are refused, not ignored."""
+    """Settings that this env leaves without effect are refused, not ignored; so is an env that an update cannot use."""
+    if isinstance(cfg.update, schema.WindowUpdateConfig):
+        registration.load(cfg.env.id)
     refuse_unused_actions(cfg, overrides, env)
     refuse_unused_of_observations(cfg, overrides, env)
     if update_checks.learning_rate_unused(cfg):

@@ -51,13 +51,13 @@ def _gradient(
         policy,
         flat,
         policy_loss=policy_loss,
-        value_loss=_value_loss(u.value_loss),
+        value_loss=make_value_loss(u.value_loss),
         value_coef=u.value_coef or 0.0,
         normalize_advantage=cfg.advantage.normalize,
     )
     if isinstance(estimator, ParameterAdvantage):
         source = ParameterGradient(source, estimator, u.mean_over)
-    optimizer = _optimizer(cfg.optim, flat.data)
+    optimizer = make_optimizer(cfg.optim, flat.data)
     guard = _guard(u.kl_guard, cfg.optim.lr.value, flat.data.device)
     penalty = policy_loss if isinstance(policy_loss, losses.KLPenalty) else None
     return Update(
@@ -81,8 +81,8 @@ def _natural(
     if policy.has_critic:
         assert u.critic_epochs is not None
         source, optimizer = (
-            CriticBackprop(policy, flat, _value_loss(u.value_loss)),
-            _optimizer(cfg.optim, flat.data),
+            CriticBackprop(policy, flat, make_value_loss(u.value_loss)),
+            make_optimizer(cfg.optim, flat.data),
         )
         critic = Update(
             source,
@@ -120,7 +120,7 @@ def _policy_loss(
     return losses.PolicyGradient(u.mean_over)
 
 
-def _value_loss(v: schema.ValueLossConfig) -> losses.ValueLoss:
+def make_value_loss(v: schema.ValueLossConfig) -> losses.ValueLoss:
     if isinstance(v, schema.HuberConfig):
         return losses.HuberError(v.delta)
     if isinstance(v, schema.ClipMaxConfig | schema.ClipOnlyConfig):
@@ -145,13 +145,13 @@ def _step_rule(s: schema.StepConfig) -> StepRule:
     return FixedStep(s.size)
 
 
-def _optimizer(o: schema.OptimConfig, data: Tensor) -> Optimizer:
+def make_optimizer(o: schema.OptimConfig, data: Tensor) -> Optimizer:
     if isinstance(o, schema.SGDConfig):
         return SGD(data, momentum=o.momentum)
     if isinstance(o, schema.RMSpropConfig | schema.RMSpropTFConfig):
         return RMSprop(data, alpha=o.alpha, eps=o.eps, tensorflow=isinstance(o, schema.RMSpropTFConfig))
     assert isinstance(o, schema.AdamConfig)
-    return Adam(data, eps=o.eps)
+    return Adam(data, betas=(o.beta1, o.beta2), eps=o.eps)
 
 
 def make_schedule(s: schema.EntropyConfig | schema.LearningRateConfig | schema.ClipConfig) -> Schedule:

@@ -18,8 +18,10 @@ from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.batch import Batch, Coefficients, flatten
 from pgtrain.learning.natural_gradient import NaturalUpdate
+from pgtrain.learning.pathwise_update import PathwiseUpdate, TDLambda, WindowReturn
 from pgtrain.learning.schedules import Measured, Schedule
 from pgtrain.learning.updates import Update, UpdateResult
+from pgtrain.learning.window import WindowCollector
 from pgtrain.monitor.diagnostics import experience_metrics, locate_non_finite, policy_metrics
 from pgtrain.monitor.gradient_health import NoHealth
 from pgtrain.monitor.monitor import Monitor
@@ -64,10 +66,10 @@ class Runner:
 
     plan: Plan
     policy: ActorCritic
-    collector: Collector
+    collector: Collector | WindowCollector
     reward_scaler: RewardScaler | RewardSign | None
-    estimator: Estimator
-    update: Update | NaturalUpdate
+    estimator: Estimator | TDLambda | WindowReturn
+    update: Update | NaturalUpdate | PathwiseUpdate
     learning_rate: Schedule
     entropy_coef: Schedule
     discount: float | None  # γ: weigh the steps of an episode by γᵗ, the exact discounted gradient
@@ -126,7 +128,8 @@ class Runner:
         coefficients = self._coefficients(rollout)
         anew = self._reestimate(rollout) if self.recompute_advantages else None
         self.health.before(rollout)
-        result = self.update(batch, coefficients, anew)
+        experience: Any = rollout if self.update.through_time else batch
+        result = self.update(experience, coefficients, anew)
         made = result.ok.tolist()
         self.health.after()
         self._adapt(rollout, batch, learned=any(made))
@@ -243,6 +246,7 @@ class Runner:
         metrics |= {
             "episode/count": len(returns),
             "gradient/skipped_updates": p.skipped_updates,
+            "gradient/skipped_share": p.skipped_updates / max(p.updates, 1),
             "schedule/entropy_coef": coefficients.entropy_coef,
             "progress/iteration": p.iterations,
             "progress/steps": p.steps,

@@ -59,6 +59,7 @@ examples
   pgtrain algo=reinforce advantage/baseline=value env=Acrobot-v1 optim.lr.value=3e-4
   pgtrain -m algo=reinforce,a2c seed=0,1,2
   pgtrain +experiment=ppo/Pendulum-v1 seed=1
+  pgtrain algo=shac env=pgtrain/Pendulum-v0
   pgtrain eval latest episodes=100
   pgtrain gradients env=CartPole-v1
 

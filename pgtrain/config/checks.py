@@ -13,6 +13,7 @@ from pgtrain.config.baseline_checks import check_optimal, settle_optimal
 from pgtrain.config.errors import ConfigError, no_effect
 from pgtrain.config.memory_checks import check_memory, check_sequences, settle_memory
 from pgtrain.config.observation_checks import check_observations, settle_observations
+from pgtrain.config.pathwise_checks import check_pathwise
 from pgtrain.config.schema import (
     AdvantageConfig,
     BetaConfig,
@@ -21,11 +22,12 @@ from pgtrain.config.schema import (
     NStepConfig,
     StateDependentConfig,
     TanhGaussianConfig,
+    WindowUpdateConfig,
     has_critic,
 )
 from pgtrain.config.update_checks import (
-    ADD_CRITIC,
     NO_CRITIC,
+    add_critic,
     check_update,
     minibatch_size,
     settle_update,
@@ -57,7 +59,8 @@ def settle(config: Config) -> Config:
     settle_memory(config)
     own = ":" in config.policy.name  # nothing is known of its last layers
     if has_critic(config) and config.policy.normalize_value is None:
-        config.policy = replace(config.policy, normalize_value="none" if own else "running")
+        plain = own or isinstance(config.update, WindowUpdateConfig)
+        config.policy = replace(config.policy, normalize_value="none" if plain else "running")
     if config.policy.mean is None and not isinstance(config.policy.distribution, BetaConfig):
         squashes = isinstance(config.policy.distribution, TanhGaussianConfig)
         config.policy = replace(config.policy, mean="identity" if squashes else "tanh")
@@ -85,6 +88,7 @@ def check(config: Config) -> None:
     check_observations(config)
     check_memory(config)
     check_update(config)
+    check_pathwise(config)
     _check_env(config)
     _check_rest(config)
 
@@ -148,9 +152,10 @@ def _check_critic(config: Config) -> None:
     if has_critic(config):
         return
     if config.policy.share != 0:
-        raise no_effect("policy.share", config.policy.share, NO_CRITIC, ADD_CRITIC)
+        raise no_effect("policy.share", config.policy.share, NO_CRITIC, add_critic(config))
     if config.policy.normalize_value is not None:
-        raise no_effect("policy.normalize_value", config.policy.normalize_value, NO_CRITIC, ADD_CRITIC)
+        value = config.policy.normalize_value
+        raise no_effect("policy.normalize_value", value, NO_CRITIC, add_critic(config))
 
 
 def _check_policy(config: Config) -> None:

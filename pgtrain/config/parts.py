@@ -117,6 +117,23 @@ class BootstrappedReturnConfig(GaeConfig):
     lam: float = setting(1.0, "0: one-step TD error, 1: all rewards of the rollout", low=0, high=1)
 
 
+@dataclass
+class TdLambdaConfig(AdvantageConfig):
+    """Pathwise updates: what the critic learns. The actor's gradient is that of the rewards themselves."""
+
+    name: str = setting("td_lambda", "kind of estimator")
+    lam: float = setting(
+        0.95, "0: one step, then the target critic; 1: all rewards of the window", low=0, high=1
+    )
+
+
+@dataclass
+class NoAdvantageConfig(AdvantageConfig):
+    """Pathwise updates without a critic: nothing follows the window's end."""
+
+    name: str = setting("none", "kind of estimator")
+
+
 # ----------------------------------------------------------------------------------------------------- entropy
 
 
@@ -216,6 +233,20 @@ class OptimConfig:
 class AdamConfig(OptimConfig):
     name: str = setting("adam", "kind of optimiser")
     eps: float = setting(1e-5, "added to the denominator of a step", above=0)
+    beta1: float = setting(0.9, "how long gradients are remembered", low=0, below=1)
+    beta2: float = setting(0.999, "how long squared gradients are remembered", low=0, below=1)
+
+
+@dataclass
+class FastAdamConfig(AdamConfig):
+    """Adam with a short memory, so that the pathwise recipes can ask for it and another optimiser can still take its
+    place."""
+
+    name: str = setting("adam_fast", "kind of optimiser")
+    beta1: float = setting(0.7, "how long gradients are remembered", low=0, below=1)
+    beta2: float = setting(0.95, "how long squared gradients are remembered", low=0, below=1)
+    max_grad_norm: float | None = setting(1.0, "limit of the gradient's norm; null: none", above=0)
+    lr: LearningRateConfig = group(LinearLearningRateConfig, "learning rate")
 
 
 @dataclass

@@ -22,6 +22,7 @@ from pgtrain.config.parts import (
     CosineEntropyConfig,
     CosineLearningRateConfig,
     EntropyConfig,
+    FastAdamConfig,
     GaeConfig,
     LearningRateConfig,
     LeaveOneOutBaselineConfig,
@@ -29,6 +30,7 @@ from pgtrain.config.parts import (
     LinearLearningRateConfig,
     MeanBaselineConfig,
     MonteCarloConfig,
+    NoAdvantageConfig,
     NoBaselineConfig,
     NStepConfig,
     OptimalBaselineConfig,
@@ -40,9 +42,11 @@ from pgtrain.config.parts import (
     SGDConfig,
     TargetEntropyConfig,
     TdConfig,
+    TdLambdaConfig,
     ValueBaselineConfig,
 )
 from pgtrain.config.update_parts import (
+    AlphaOrderConfig,
     ClipConfig,
     ClipMaxConfig,
     ClipOnlyConfig,
@@ -57,6 +61,7 @@ from pgtrain.config.update_parts import (
     LineSearchConfig,
     NaturalConfig,
     NoGuardConfig,
+    PathwiseConfig,
     PolicyGradientConfig,
     SkipGuardConfig,
     SquaredErrorConfig,
@@ -68,6 +73,9 @@ from pgtrain.config.update_parts import (
 )
 from pgtrain.config.update_parts import (
     GradientUpdateConfig as GradientUpdateConfig,
+)
+from pgtrain.config.update_parts import (
+    WindowUpdateConfig as WindowUpdateConfig,
 )
 
 ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu", "leaky_relu")
@@ -349,6 +357,8 @@ OPTIONS: dict[type, dict[str, type]] = {
         "n_step": NStepConfig,
         "gae": GaeConfig,
         "bootstrapped_return": BootstrappedReturnConfig,
+        "td_lambda": TdLambdaConfig,
+        "none": NoAdvantageConfig,
     },
     ValueLossConfig: {
         "squared": SquaredErrorConfig,
@@ -370,6 +380,8 @@ OPTIONS: dict[type, dict[str, type]] = {
         "kl_penalty": KLPenaltyConfig,
         "natural": NaturalConfig,
         "trust_region": TrustRegionConfig,
+        "pathwise": PathwiseConfig,
+        "alpha_order": AlphaOrderConfig,
     },
     EntropyConfig: {
         "constant": ConstantEntropyConfig,
@@ -386,6 +398,7 @@ OPTIONS: dict[type, dict[str, type]] = {
     },
     OptimConfig: {
         "adam": AdamConfig,
+        "adam_fast": FastAdamConfig,
         "rmsprop": RMSpropConfig,
         "rmsprop_tf": RMSpropTFConfig,
         "sgd": SGDConfig,
@@ -406,4 +419,4 @@ def has_critic(config: Config) -> bool:
     if isinstance(advantage, MonteCarloConfig):
         baseline = advantage.baseline
         return isinstance(baseline, ValueBaselineConfig) or getattr(baseline, "on_value", False)
-    return True
+    return not isinstance(advantage, NoAdvantageConfig)

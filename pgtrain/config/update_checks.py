@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from pgtrain.config.errors import ConfigError, no_effect
 from pgtrain.config.schema import (
+    AlphaOrderConfig,
     Config,
     GradientUpdateConfig,
     LearningRateGuardConfig,
@@ -15,6 +17,7 @@ from pgtrain.config.schema import (
     StopGuardConfig,
     TargetEntropyConfig,
     UpdateConfig,
+    WindowUpdateConfig,
     has_critic,
 )
 
@@ -22,8 +25,16 @@ VALUE_COEF = 0.5
 MINIBATCH_SIZE = 256
 CRITIC_EPOCHS = 10
 CRITIC_MINIBATCH_SIZE = 128
+WINDOW_CRITIC_EPOCHS, WINDOW_CRITIC_MINIBATCHES = 8, 4
+CRITIC_LR_RATIO, TARGET_ALPHA, DELTA = 0.4, 0.2, 0.05
 NO_CRITIC = "without a critic"
-ADD_CRITIC = "use advantage/baseline=value, advantage=gae, td or n_step, or leave it out"
+
+
+def add_critic(config: Config) -> str:
+    """How this run can get a critic."""
+    if isinstance(config.update, WindowUpdateConfig):
+        return "use advantage=td_lambda, or leave it out"
+    return "use advantage/baseline=value, advantage=gae, td or n_step, or leave it out"
 
 
 def check_update(config: Config) -> None:
@@ -45,14 +56,15 @@ def _check_critic(config: Config, update: UpdateConfig) -> None:
     """Settings of the critic's update, where there is none."""
     if has_critic(config):
         return
-    for name in ("value_coef", "critic_epochs", "critic_minibatch_size"):
+    instead = add_critic(config)
+    for name in ("value_coef", "critic_epochs", "critic_minibatch_size", "critic_lr_ratio", "target_alpha"):
         value = getattr(update, name, None)
         if value is not None:
-            raise no_effect(f"update.{name}", value, NO_CRITIC, ADD_CRITIC)
+            raise no_effect(f"update.{name}", value, NO_CRITIC, instead)
     if not isinstance(update.value_loss, SquaredErrorConfig):
-        raise no_effect("update/value_loss", update.value_loss.name, NO_CRITIC, ADD_CRITIC)
+        raise no_effect("update/value_loss", update.value_loss.name, NO_CRITIC, instead)
     if isinstance(update, GradientUpdateConfig) and update.recompute_advantages:
-        raise no_effect("update.recompute_advantages", True, NO_CRITIC, ADD_CRITIC)
+        raise no_effect("update.recompute_advantages", True, NO_CRITIC, instead)
 
 
 def _check_epochs(update: GradientUpdateConfig) -> None:
@@ -113,7 +125,26 @@ def settle_update(config: Config) -> UpdateConfig:
         return replace(
             update, critic_epochs=update.critic_epochs or CRITIC_EPOCHS, critic_minibatch_size=size
         )
+    if isinstance(update, WindowUpdateConfig):
+        return _settle_window(config, update)
     return update
+
+
+def _settle_window(config: Config, update: WindowUpdateConfig) -> UpdateConfig:
+    if isinstance(update, AlphaOrderConfig) and update.tolerance is not None:
+        update = replace(update, delta=DELTA if update.delta is None else update.delta)
+    if not has_critic(config):
+        return update
+    size = update.critic_minibatch_size
+    if size is None and config.horizon is not None:
+        size = math.ceil(config.num_envs * config.horizon / WINDOW_CRITIC_MINIBATCHES)
+    return replace(
+        update,
+        critic_epochs=update.critic_epochs or WINDOW_CRITIC_EPOCHS,
+        critic_minibatch_size=size,
+        critic_lr_ratio=update.critic_lr_ratio or CRITIC_LR_RATIO,
+        target_alpha=TARGET_ALPHA if update.target_alpha is None else update.target_alpha,
+    )
 
 
 def _fitting(config: Config, size: int) -> int:
@@ -128,7 +159,7 @@ def _fitting(config: Config, size: int) -> int:
 def minibatch_size(config: Config) -> tuple[str, int | None]:
     """Of a settled config: the key of the minibatches' size, and the size; None for the whole batch."""
     update = config.update
-    if isinstance(update, NaturalConfig):
+    if isinstance(update, NaturalConfig | WindowUpdateConfig):
         return "update.critic_minibatch_size", update.critic_minibatch_size
     assert isinstance(update, GradientUpdateConfig) and not isinstance(update.minibatch_size, str)
     return "update.minibatch_size", update.minibatch_size

@@ -215,3 +215,46 @@ class TrustRegionConfig(NaturalConfig):
 
     name: str = setting("trust_region", "kind of update")
     step: StepConfig = group(LineSearchConfig, "how far the policy goes")
+
+
+@dataclass
+class WindowUpdateConfig(UpdateConfig):
+    """What every update through a differentiable env has."""
+
+    critic_epochs: int | None = setting(
+        None, "the critic's passes over the window; null: 8 where there is a critic", low=1
+    )
+    critic_minibatch_size: int | None = setting(
+        None,
+        "steps of a gradient of the critic; null: a quarter of the window where there is a critic",
+        low=1,
+    )
+    critic_lr_ratio: float | None = setting(
+        None, "the critic's learning rate over the actor's; null: 0.4 where there is a critic", above=0
+    )
+    target_alpha: float | None = setting(
+        None,
+        "memory of the target critic: its share that stays in an iteration; null: 0.2 where there is a critic",
+        low=0,
+        below=1,
+    )
+
+
+@dataclass
+class PathwiseConfig(WindowUpdateConfig):
+    name: str = setting("pathwise", "kind of update")
+    compare_every: int | None = setting(
+        50, "iterations between two comparisons with the score function's variance; null: none", low=1
+    )
+
+
+@dataclass
+class AlphaOrderConfig(WindowUpdateConfig):
+    name: str = setting("alpha_order", "kind of update")
+    groups: int = setting(8, "groups of envs that each order's variance is measured over", low=2)
+    tolerance: float | None = setting(
+        None, "bias that may be had, for one weight of all parameters; null: each parameter's own", above=0
+    )
+    delta: float | None = setting(
+        None, "chance that the bias is underestimated; null: 0.05 with a tolerance", above=0, below=1
+    )

@@ -124,7 +124,8 @@ def _choose(
         return "sync", f"the native batched {env_id} does not know env.kwargs.{unsupported[0]}"
     if frame_stack > 1:
         return "sync", f"env.frame_stack={frame_stack} needs single envs"
-    return "native", f"pgtrain's batched {env_id}, equal to Gymnasium's step by step"
+    equal = f", equal to {own.equals} step by step" if own.equals else ", the task itself on tensors"
+    return "native", f"pgtrain's batched {env_id}{equal}"
 
 
 def _choose_atari(kwargs: dict[str, Any], backend: str, workers: int | None) -> tuple[str, str]:

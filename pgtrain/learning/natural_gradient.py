@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -204,6 +204,8 @@ class NaturalUpdate:
     is exactly 0 there is no direction and no step is made.
     `model` works out gradient and metric (None: by automatic differentiation). Raises: as `actor_parameters`.
     """
+
+    through_time: ClassVar[bool] = False
 
     policy: ActorCritic
     flat: FlatParameters

@@ -116,6 +116,8 @@ def norms_through_time(tensors: Sequence[Tensor]) -> Tensor:
     Of the states of a window it says where a gradient explodes (the norm grows towards t = 0) or vanishes. A tensor
     that L does not depend on counts as 0.
     """
+    if not tensors:
+        return torch.zeros(0)
     return torch.stack(
         [torch.zeros_like(x.flatten()[0]) if x.grad is None else safe_norm(x.grad) for x in tensors]
     ).detach()

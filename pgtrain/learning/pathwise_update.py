@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from pgtrain.learning import alpha_order, pathwise
+from pgtrain.learning import pathwise, statistics
 from pgtrain.learning.batch import Coefficients, flatten
 from pgtrain.learning.optimizers import Optimizer
-from pgtrain.learning.updates import Update, UpdateResult
-from pgtrain.learning.window import TimeProbe
+from pgtrain.learning.pathwise_gradients import CRITIC, ActorGradient
+from pgtrain.learning.updates import Reestimate, Update, UpdateResult
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Rollout
 from pgtrain.types import UserError
-
-CRITIC = "network.critic."
 
 
 @dataclass(frozen=True)
@@ -97,106 +94,6 @@ def critic_slice(flat: FlatParameters) -> slice:
     return slice(start, len(flat))
 
 
-class ActorGradient(Protocol):
-    """Leaves the actor's gradient in the flat tensor; returns 0-d statistics, `loss` among them."""
-
-    def __call__(self, rollout: Rollout) -> dict[str, Tensor]: ...
-
-
-@dataclass
-class Pathwise:
-    """∇ of SHAC's loss (with next values) or of BPTT's (without), by one backward pass through the window."""
-
-    flat: FlatParameters
-    gamma: float
-    probe: TimeProbe | None = None
-
-    def __call__(self, rollout: Rollout) -> dict[str, Tensor]:
-        r = rollout
-        returns = pathwise.segment_return(r.reward, r.next_value, r.terminated, r.truncated, self.gamma)
-        loss = pathwise.pathwise_loss(returns, r.done, r.weight.to(returns.dtype))
-        self.flat.zero_grad()
-        loss.backward()
-        stats = {"loss": loss.detach(), "loss/actor": loss.detach()}
-        if self.probe is not None:
-            norms = self.probe.norms()
-            stats |= {"gradient/norm_first": norms[0], "gradient/norm_last": norms[-1]}
-            stats["gradient/norm_through_time"] = norms.amax()
-        return stats
-
-
-@dataclass
-class AlphaOrder:
-    """The α-order mixture: half of the envs give pathwise gradients, the other half score-function ones.
-
-    Each half falls into `groups` groups of envs; a group's mean gradient is one sample. `tolerance` None:
-    inverse-variance weights for each parameter; else one α within that tolerance of bias. The score function's
-    objective is the same as the pathwise one: Σ γ^{t−t₀} log π(u_t) (G_t − V(o_t)) / steps.
-    """
-
-    policy: ActorCritic
-    flat: FlatParameters
-    gamma: float
-    groups: int = 8
-    tolerance: float | None = None
-    bound: float | None = None
-    delta: float = 0.05
-
-    def __call__(self, rollout: Rollout) -> dict[str, Tensor]:
-        r, n = rollout, rollout.reward.shape[1]
-        returns = pathwise.segment_return(r.reward, r.next_value, r.terminated, r.truncated, self.gamma)
-        first = torch.where(pathwise.segment_starts(r.done), returns, 0.0).float()
-        baseline = 0.0 if r.value is None else r.value
-        discount = self.gamma ** pathwise.segment_step(r.done).float()
-        log_prob = self.policy.evaluate_actor(r.inputs, r.action).log_prob
-        score = discount * log_prob * (returns.detach().float() - baseline)
-        names = [name for name in self.flat.slices if not name.startswith(CRITIC)]
-        parameters = [p for name, p in self.policy.named_parameters() if name in set(names)]
-        g1 = self._samples(first[:, : n // 2], r.weight[:, : n // 2], parameters)
-        g0 = self._samples(score[:, n // 2 :], r.weight[:, n // 2 :], parameters)
-        if self.tolerance is None:
-            mixed = alpha_order.mix_per_parameter(g1, g0)
-        else:
-            mixed = alpha_order.mix(g1, g0, self.tolerance, self.bound, self.delta)
-        self.flat.zero_grad()
-        start = 0
-        for name in names:
-            part = self.flat.slices[name]
-            size = part.stop - part.start
-            self.flat.grad[part] = mixed.grad[start : start + size]
-            start += size
-        loss = -first.detach().mean()
-        return {
-            "loss": loss,
-            "loss/actor": loss,
-            "gradient/alpha": mixed.alpha.mean(),
-            "gradient/variance_pathwise": mixed.variance_first,
-            "gradient/variance_score": mixed.variance_zeroth,
-        }
-
-    def _samples(self, gain: Tensor, weight: Tensor, parameters: Iterable[Tensor]) -> Tensor:
-        """Gradients of −(mean gain of a step), one for each group of envs, [groups, D]; one batched backward pass."""
-        columns = gain.shape[1]
-        if columns < self.groups:
-            raise UserError(f"algo=alpha_order: num_envs must be at least 2 x {self.groups} groups")
-        losses = torch.stack(
-            [
-                -g.sum() / w.sum()
-                for g, w in zip(
-                    gain.tensor_split(self.groups, 1), weight.tensor_split(self.groups, 1), strict=True
-                )
-            ]
-        )
-        grads = torch.autograd.grad(
-            losses,
-            list(parameters),
-            torch.eye(self.groups, device=gain.device),
-            retain_graph=True,
-            is_grads_batched=True,
-        )
-        return torch.cat([g.reshape(self.groups, -1) for g in grads], 1)
-
-
 @dataclass
 class PathwiseUpdate:
     """Actor: gradient → finite check → norm limit → step, masked where it is not finite. Then the critic's epochs by
@@ -205,6 +102,9 @@ class PathwiseUpdate:
     `critic_lr_ratio`: the critic's learning rate over the actor's.
     """
 
+    through_time: ClassVar[bool] = True  # works on the window itself, whose rewards carry their graph
+
+    policy: ActorCritic
     source: ActorGradient
     flat: FlatParameters
     optimizer: Optimizer
@@ -213,31 +113,43 @@ class PathwiseUpdate:
     max_grad_norm: float | None = 1.0
     critic_lr_ratio: float = 1.0
 
-    def __call__(self, rollout: Rollout, coefficients: Coefficients) -> UpdateResult:
+    def __call__(
+        self, rollout: Rollout, coefficients: Coefficients, reestimate: Reestimate | None = None
+    ) -> UpdateResult:
         """`rollout` as the estimator left it. `ok` has the actor's step first, then each of the critic's."""
+        assert reestimate is None, (
+            "the critic's targets come from the target critic, which the epochs do not move"
+        )
         stats = self.source(rollout)
         grad, norm = pathwise.limit_norm(self.flat.grad, self.max_grad_norm)
         ok = torch.isfinite(norm) & torch.isfinite(stats["loss"])
         self.optimizer.step(grad, ok, coefficients.learning_rate)
-        stats["gradient/norm"] = norm
+        stats |= {"gradient/norm": norm, "policy/entropy": self._entropy(rollout)}
         made = ok.reshape(1)
         if self.critic is not None:
             rate = coefficients.learning_rate * self.critic_lr_ratio
             result = self.critic(flatten(rollout, None), coefficients._replace(learning_rate=rate))
             stats["loss/critic"] = result.stats["loss/critic"]
+            stats["update/epochs"] = result.stats["update/epochs"]
             made = torch.cat([made, result.ok])
         if self.target is not None:
             self.target.follow()
         return UpdateResult(stats, made)
 
+    @torch.no_grad()
+    def _entropy(self, rollout: Rollout) -> Tensor:
+        return statistics.weighted_mean(self.policy.distribution.entropy(rollout.params), rollout.weight)
+
     def state_dict(self) -> dict[str, Any]:
         return {
+            "source": self.source.state_dict(),
             "actor_optimizer": self.optimizer.state_dict(),
             "critic": None if self.critic is None else self.critic.state_dict(),
             "target": None if self.target is None else self.target.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.source.load_state_dict(state["source"])
         self.optimizer.load_state_dict(state["actor_optimizer"])
         if self.critic is not None:
             self.critic.load_state_dict(state["critic"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -104,6 +104,8 @@ class Update:
     `pipeline` does so for the minibatches of an epoch (None: a `TorchPipeline`). `measure_kl` (batch → mean
     KL(old ‖ now), 0-d) is called for guards that ask for it, once an epoch at most.
     """
+
+    through_time: ClassVar[bool] = False  # works on rows in any order, not on the window itself
 
     source: Source
     flat: FlatParameters

@@ -45,13 +45,18 @@ class TimeProbe:
         self.states: list[Tensor] = []
 
     def watch(self, state: Tensor) -> None:
-        if state.requires_grad:
-            state.retain_grad()
         self.states.append(state)
 
+    def begin(self) -> None:
+        """Call it just before the window's backward pass: from then on the states keep their gradients."""
+        for state in self.states:
+            if state.requires_grad:
+                state.retain_grad()
+
     def norms(self) -> Tensor:
-        """‖∂L/∂s_t‖ of the window that was just backpropagated, t = 1 … T − 1; [T − 1]."""
-        return norms_through_time(self.states)
+        """‖∂L/∂s_t‖ of the window that was just backpropagated, t = 1 … T − 1; [T − 1]. Lets go of the states."""
+        states, self.states = self.states, []
+        return norms_through_time(states)
 
 
 class WindowCollector:

@@ -194,6 +194,9 @@ def assert_holds(got: dict[str, Any], value: dict[str, Any]) -> None:
 CLIPPED: dict[str, Any] = STEPS | {"update": {"name": "clipped"}}
 NATURAL: dict[str, Any] = STEPS | {"update": {"name": "natural"}}
 GUARD = {"name": "learning_rate"}
+WINDOW: dict[str, Any] = {"horizon": 16, "advantage": {"name": "td_lambda"}, "update": {"name": "pathwise"}}
+BLIND: dict[str, Any] = WINDOW | {"advantage": {"name": "none"}}
+MIXED: dict[str, Any] = WINDOW | {"update": {"name": "alpha_order", "groups": 4}}
 IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (EPISODES, {"horizon": 64}, r"horizon=64 has no effect with collect\.unit=episodes: use horizon=null"),
     (STEPS, {"collect__episodes": 2}, r"collect\.episodes=2 has no effect with collect\.unit=steps"),
@@ -283,6 +286,97 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"entropy": {"name": "target", "coef": 0.1, "largest": 0.05}},
         r"entropy\.coef=0\.1: must be from entropy\.smallest=1e-06 to entropy\.largest=0\.05",
     ),
+    (
+        STEPS,
+        {"advantage": {"name": "td_lambda"}},
+        r"advantage=td_lambda belongs to update=pathwise or alpha_order, not to update=policy_gradient",
+    ),
+    (
+        STEPS | {"update": {"name": "pathwise"}},
+        {},
+        r"advantage=gae: update=pathwise takes the gradient of the rewards themselves; use advantage=td_lambda",
+    ),
+    (WINDOW, {"advantage__normalize": True}, r"advantage\.normalize=true has no effect with update=pathwise"),
+    (WINDOW, {"advantage__discount_states": True}, r"advantage\.discount_states=true has no effect"),
+    (
+        WINDOW,
+        {"entropy": {"name": "constant", "coef": 0.1}},
+        r"entropy\.coef=0\.1 has no effect with update=",
+    ),
+    (WINDOW, {"entropy": {"name": "linear"}}, r"entropy=linear has no effect with update=pathwise"),
+    (
+        WINDOW,
+        {"policy__memory": {"name": "gru"}},
+        r"update=pathwise works on single steps .* use policy/memory=none",
+    ),
+    (
+        WINDOW,
+        {"policy__name": "my_module:Net"},
+        r"policy=my_module:Net: update=pathwise copies the critic of policy=mlp",
+    ),
+    (WINDOW, {"env__frame_stack": 2}, r"env\.frame_stack=2 has no effect with update=pathwise"),
+    (WINDOW, {"monitor__gradient": "full"}, r"monitor\.gradient=full has no effect with update=pathwise"),
+    (WINDOW, {"reward__scaling": "running_std"}, r"reward\.scaling=running_std has no effect"),
+    (
+        WINDOW,
+        {"policy__normalize_value": "running"},
+        r"policy\.normalize_value=running: the target critic .* use policy\.normalize_value=none",
+    ),
+    (WINDOW, {"policy__share": 1}, r"policy\.share=1: with update=pathwise .* use policy\.share=0"),
+    (
+        WINDOW,
+        {"policy__distribution": {"name": "beta"}},
+        "policy/distribution=beta: update=pathwise needs noise",
+    ),
+    (
+        WINDOW,
+        {"policy__distribution": {"name": "gsde"}},
+        r"policy/distribution=gsde: update=pathwise needs noise",
+    ),
+    (
+        WINDOW,
+        {"policy__distribution": {"name": "tanh_gaussian"}, "policy__mean": "tanh"},
+        r"policy\.mean=tanh with policy/distribution=tanh_gaussian would squash twice",
+    ),
+    (
+        WINDOW,
+        {"env__backend": "sync"},
+        r"env\.backend=sync has no effect with update=pathwise, whose envs are one",
+    ),
+    (WINDOW, {"env__workers": 2}, r"env\.workers=2 has no effect with update=pathwise"),
+    (
+        WINDOW,
+        {"update__critic_minibatch_size": 129},
+        r"critic_minibatch_size=129: must be at most the batch of 128",
+    ),
+    (
+        WINDOW | {"horizon": None, "collect": {"unit": "episodes"}},
+        {"update__mean_over": "episodes"},
+        r"update\.mean_over=episodes has no effect with update=pathwise",
+    ),
+    (
+        WINDOW | {"horizon": None, "collect": {"unit": "episodes"}},
+        {"collect__episodes": 2},
+        r"collect\.episodes=2: update=pathwise goes through one episode of each env",
+    ),
+    (
+        BLIND,
+        {"update__target_alpha": 0.5},
+        r"update\.target_alpha=0\.5 has no effect without a critic: use advan",
+    ),
+    (BLIND, {"update__critic_lr_ratio": 0.5}, r"update\.critic_lr_ratio=0\.5 has no effect without a critic"),
+    (
+        BLIND,
+        {"update__critic_epochs": 2},
+        r"critic_epochs=2 has no effect without a critic: use advantage=td_lambda",
+    ),
+    (
+        BLIND,
+        {"policy__normalize_value": "none"},
+        r"policy\.normalize_value=none has no effect without a critic",
+    ),
+    (MIXED, {"num_envs": 7}, r"num_envs=7: update=alpha_order needs at least 2 x update\.groups=8"),
+    (MIXED, {"update__delta": 0.1}, r"update\.delta=0\.1 has no effect without update\.tolerance"),
     (STEPS, {"update__minibatch_size": 129}, r"minibatch_size=129: must be at most the batch of 128 steps"),
     (STEPS, {"advantage": {"name": "n_step", "n": 17}}, r"advantage\.n=17: must be at most horizon=16"),
 ]
@@ -353,6 +447,16 @@ def test_settle_of_updates() -> None:
     assert (natural.critic_epochs, natural.critic_minibatch_size) == (10, 32)
     alone: Any = settled(EPISODES | {"update": {"name": "natural"}}).update
     assert (alone.critic_epochs, alone.critic_minibatch_size) == (None, None)
+    window: Any = settled(WINDOW)
+    u = window.update
+    assert (u.critic_epochs, u.critic_minibatch_size, u.critic_lr_ratio, u.target_alpha) == (8, 32, 0.4, 0.2)
+    assert window.policy.normalize_value == "none"
+    blind: Any = settled(BLIND)
+    u = blind.update
+    assert (u.critic_epochs, u.critic_minibatch_size, u.critic_lr_ratio, u.target_alpha) == (None,) * 4
+    assert blind.policy.normalize_value is None
+    mixed: Any = settled(MIXED, update__tolerance=0.1, update__target_alpha=0.0).update
+    assert (mixed.delta, mixed.target_alpha) == (0.05, 0.0)
     assert settled(STEPS).policy.last_layer_gain == 0.01
     assert settled(STEPS, policy__ortho_init=False).policy.last_layer_gain is None
 
@@ -373,7 +477,14 @@ def test_settling_again_changes_nothing_and_leaves_its_argument_alone() -> None:
 
 
 def test_who_has_a_critic() -> None:
-    for name, critic in [("td", True), ("n_step", True), ("gae", True), ("monte_carlo", False)]:
+    for name, critic in [
+        ("td", True),
+        ("n_step", True),
+        ("gae", True),
+        ("monte_carlo", False),
+        ("td_lambda", True),
+        ("none", False),
+    ]:
         assert has_critic(from_dict({"advantage": {"name": name}})) is critic
     value = {"name": "monte_carlo", "baseline": {"name": "value"}}
     assert has_critic(from_dict({"advantage": value}))
@@ -392,7 +503,7 @@ def test_who_has_a_critic() -> None:
         ({"coef": 0.1}, r"Did you mean entropy\.coef\?"),
         (
             {"advantage": {"name": "td", "lam": 0.9}},
-            r"advantage=td has no setting 'lam' .* advantage=gae\|bootstrapped_return has it",
+            r"advantage=td has no setting 'lam' .* advantage=gae\|bootstrapped_return\|td_lambda has it",
         ),
         ({"advantage": {"name": "gea"}}, r"advantage\.name=gea: must be one of .* Did you mean gae\?"),
         ({"advantage": {}}, r"advantage\.name=null: must be one of"),

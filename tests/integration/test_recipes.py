@@ -71,7 +71,8 @@ CLIP, SEARCH = (
 )
 # Metrics that need not differ between iterations: constants of these runs, and of envs whose rewards are all alike
 STILL = {
-    "schedule/learning_rate", "schedule/entropy_coef", "gradient/skipped_updates", "episode/count", "episode/length",
+    "schedule/learning_rate", "schedule/entropy_coef", "gradient/skipped_updates", "gradient/skipped_share",
+    "episode/count", "episode/length",
     "episode/return", "episode/return_100", "policy/clipped_actions", "update/epochs", "update/kl_guard",
     "schedule/clip", "policy/clip_fraction", *SEARCH,
 }  # fmt: skip
@@ -88,6 +89,9 @@ def of_other_updates(config: Any) -> set[str]:
     """Tags that only another update, guard or step rule has."""
     update = config.update
     critic = schema.has_critic(config)
+    through_time = {"gradient/alpha", "gradient/variance_pathwise", "gradient/variance_score"}
+    through_time |= {"gradient/norm_first", "gradient/norm_last", "gradient/norm_through_time"}
+    through_time |= {"gradient/norm_peak_step"}
     natural = isinstance(update, schema.NaturalConfig)
     absent = set() if isinstance(update, schema.ClippedConfig) else set(CLIP)
     absent |= set() if isinstance(update, schema.KLPenaltyConfig) else {"schedule/kl_coef"}
@@ -97,7 +101,7 @@ def of_other_updates(config: Any) -> set[str]:
     absent |= {"update/epochs", "schedule/learning_rate"} if natural and not critic else set()
     if natural or update.kl_guard.name == "none":
         absent |= {"update/kl_guard"}
-    return absent | (set() if critic else WITHOUT_CRITIC)
+    return absent | through_time | (set() if critic else WITHOUT_CRITIC)
 
 
 @pytest.mark.parametrize("env", ENVS)

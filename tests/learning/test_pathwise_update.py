@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from pgtrain import build
+from pgtrain.config.compose import compose
 from pgtrain.envs.differentiable.base import DifferentiableEnv
-from pgtrain.envs.differentiable.registration import make
+from pgtrain.interrupt import Interrupt
 from pgtrain.learning import pathwise
 from pgtrain.learning.batch import Coefficients
 from pgtrain.learning.optimizers import SGD
-from pgtrain.learning.pathwise_training import Settings, Trainer, alpha_order, bptt, make_policy, shac
+from pgtrain.learning.pathwise_gradients import AlphaOrder, BothOrders, Comparison, Pathwise
 from pgtrain.learning.pathwise_update import (
-    AlphaOrder,
-    Pathwise,
     PathwiseUpdate,
     TargetCritic,
     TDLambda,
     WindowReturn,
     critic_slice,
 )
-from pgtrain.learning.window import WindowCollector
+from pgtrain.learning.window import TimeProbe, WindowCollector
+from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.policies.parameters import FlatParameters
+from pgtrain.policies.squashed import TanhGaussian
+from pgtrain.runner import Runner
 from pgtrain.types import UserError
 from tests.envs.differentiable.faulty import Good
 from tests.support import make_policy as small_policy
 
-SMALL = Settings(horizon=6, hidden=(8,), critic_epochs=2, critic_minibatches=2, last_lr=2e-3)
+SPRING = "env=tests.envs.differentiable.registered:Registered-v0"
+SMALL = ["horizon=6", "policy.hidden=[8]", "update.critic_epochs=2"]
 NOTHING = Coefficients(0.1, 0.0)
+
+
+def runner_of(envs: int, *overrides: str, algo: str = "shac", small: list[str] = SMALL) -> Runner:
+    """A runner that nothing has run yet, on the spring of the tests."""
+    words = [f"algo={algo}", SPRING, f"num_envs={envs}", "total_steps=10_000", *small, *overrides]
+    last = {word.partition("=")[0]: word for word in words}  # the later one of two counts
+    cfg = compose(list(last.values())).config
+    with build.make_env(cfg, envs) as env:
+        return build.make_runner(cfg, env, Monitor([]), Path("not-written"), Interrupt(), [])
 
 
 class DiffLine(DifferentiableEnv):
@@ -51,17 +64,16 @@ class DiffLine(DifferentiableEnv):
         return -next_state.square().sum(-1)
 
 
-def parts(env: Any, **changes: Any) -> tuple[Trainer, FlatParameters]:
-    trainer = shac(env, 0, Settings(**(vars(SMALL) | changes)))
-    return trainer, trainer.update.flat
+def parts(envs: int, *overrides: str) -> tuple[Any, FlatParameters]:
+    runner = runner_of(envs, "horizon=9", *overrides)
+    return runner, runner.update.flat
 
 
 # ---- the actor's step -----------------------------------------------------------------------------------------------
 
 
 def test_the_gradient_is_the_actors_alone_and_equals_finite_differences() -> None:
-    env = Good(5, max_episode_steps=4)
-    trainer, flat = parts(env, normalize_obs=False)
+    trainer, flat = parts(5, "env.max_episode_steps=4", "policy.normalize_obs=none")
     trainer.collector.probe = None
     state = trainer.collector.state_dict()
     source = Pathwise(flat, 0.9)
@@ -88,8 +100,7 @@ def test_the_gradient_is_the_actors_alone_and_equals_finite_differences() -> Non
 
 
 def test_the_target_critic_is_read_and_never_trained() -> None:
-    env = Good(3)
-    trainer, flat = parts(env)
+    trainer, flat = parts(3)
     target = trainer.update.target
     assert target is not None
     before = [p.clone() for p in target.parameters()]
@@ -101,13 +112,12 @@ def test_the_target_critic_is_read_and_never_trained() -> None:
 
 
 def test_the_target_follows_the_critic_once_an_iteration() -> None:
-    trainer, flat = parts(Good(3), target_alpha=0.25)
+    trainer, flat = parts(3, "update.target_alpha=0.25")
     target = trainer.update.target
     assert target is not None
     before = torch.cat([p.flatten() for p in target.parameters()])
     assert torch.equal(before, flat.data[critic_slice(flat)])
-    trainer.total_steps = 1000
-    trainer.iterate()
+    trainer._iterate()
     after = torch.cat([p.flatten() for p in target.parameters()])
     now = flat.data[critic_slice(flat)]
     assert not torch.equal(now, before)
@@ -115,7 +125,7 @@ def test_the_target_follows_the_critic_once_an_iteration() -> None:
 
 
 def test_actor_and_critic_steps_leave_each_other_alone() -> None:
-    trainer, flat = parts(Good(3))
+    trainer, flat = parts(3)
     critic = critic_slice(flat)
     update = trainer.update
     rollout = trainer.estimator(trainer.collector.collect_steps(4)[0])
@@ -133,7 +143,7 @@ def test_actor_and_critic_steps_leave_each_other_alone() -> None:
 
 
 def test_the_loss_is_that_of_the_spec() -> None:
-    trainer, flat = parts(Good(4))
+    trainer, flat = parts(4)
     rollout, _ = trainer.collector.collect_steps(9)
     stats = Pathwise(flat, 0.9)(rollout)
     assert rollout.next_value is not None
@@ -152,19 +162,21 @@ def test_the_loss_is_that_of_the_spec() -> None:
 # ---- exploded gradients (GRAD-06) -----------------------------------------------------------------------------------
 
 
-def diffline(horizon: int, max_grad_norm: float | None) -> tuple[PathwiseUpdate, Any, FlatParameters]:
+def diffline(
+    horizon: int, max_grad_norm: float | None, probe: TimeProbe | None = None
+) -> tuple[PathwiseUpdate, Any, FlatParameters]:
     """An update and a rollout of a = 0.5 x, nearly without noise."""
     env = DiffLine(1)
     policy = small_policy(1, env.action_space, critic=False, hidden=(1,), log_std_init=-5.0)
     policy.network.actor[0] = torch.nn.Identity()
     policy.network.actor[1] = torch.nn.Identity()
-    policy.network.actor[2] = torch.nn.Linear(1, 1, bias=False)
-    policy.network.actor[2].weight.data.fill_(0.5)
+    gain = policy.network.actor[2] = torch.nn.Linear(1, 1, bias=False)
+    gain.weight.data.fill_(0.5)
     flat = FlatParameters(policy)
-    collector = WindowCollector(env, policy, (0, 0))
+    collector = WindowCollector(env, policy, (0, 0), probe=probe)
     rollout = WindowReturn(1.0)(collector.collect_steps(horizon)[0])
     return (
-        PathwiseUpdate(Pathwise(flat, 1.0), flat, SGD(flat.data), max_grad_norm=max_grad_norm),
+        PathwiseUpdate(policy, Pathwise(flat, 1.0, probe), flat, SGD(flat.data), max_grad_norm=max_grad_norm),
         rollout,
         flat,
     )
@@ -193,7 +205,7 @@ def test_a_gradient_that_overflows_is_skipped() -> None:
 
 
 def test_estimators() -> None:
-    trainer, _ = parts(Good(3, max_episode_steps=3))
+    trainer, _ = parts(3, "env.max_episode_steps=3")
     rollout, _ = trainer.collector.collect_steps(7)
     assert rollout.next_value is not None and rollout.value is not None
     r = TDLambda(0.9, 0.8)(rollout)
@@ -229,22 +241,23 @@ def test_standardised_values_have_no_target() -> None:
 def both_samples(n: int, groups: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Samples of either order, and the pathwise gradient of the first half of the envs."""
     env = Good(n, max_episode_steps=4)
-    policy = make_policy(env, 1, Settings(hidden=(4,), log_std_init=-0.7, normalize_obs=False))
-    with torch.no_grad():
-        for p in policy.network.parameters():
-            p.mul_(1.5)
+    space = env.action_space
+    policy = small_policy(2, space, hidden=(4,), activation="elu", seed=1, mean="identity", log_std_init=0.0)
+    policy.distribution = TanhGaussian(space.low, space.high)
     flat = FlatParameters(policy)
     target = TargetCritic(policy, flat, 0.2)
     collector = WindowCollector(env, policy, (seed, seed + 1), target)
     rollout, _ = collector.collect_steps(5)
     seen: list[Tensor] = []
 
-    class Spy(AlphaOrder):
-        def _samples(self, *args: Any) -> Tensor:
-            seen.append(super()._samples(*args))
+    class Spy(BothOrders):
+        def samples(self, *args: Any) -> Tensor:
+            seen.append(super().samples(*args))
             return seen[-1]
 
-    Spy(policy, flat, 0.9, groups)(rollout)
+    source = AlphaOrder(policy, flat, 0.9, groups)
+    source.orders = Spy(policy, flat, 0.9)
+    source(rollout)
     half = slice(0, n // 2)
     returns = pathwise.segment_return(
         rollout.reward[:, half],
@@ -275,58 +288,71 @@ def test_both_orders_estimate_the_same_gradient() -> None:
 
 
 def test_smooth_dynamics_make_the_pathwise_gradient_the_better_one() -> None:
-    trainer = alpha_order(Good(64), 0, SMALL, groups=8)
-    trainer.total_steps = 1000
-    row = trainer.iterate()
-    assert row["gradient/variance_pathwise"] < 0.5 * row["gradient/variance_score"]
-    assert 0.5 < row["gradient/alpha"] <= 1
+    runner: Any = runner_of(64, algo="alpha_order")
+    rollout = runner.estimator(runner.collector.collect_steps(6)[0])
+    stats = runner.update(rollout, NOTHING).stats
+    assert stats["gradient/variance_pathwise"] < 0.5 * stats["gradient/variance_score"]
+    assert 0.5 < stats["gradient/alpha"] <= 1
 
 
 def test_too_few_envs_for_the_groups_are_refused() -> None:
-    trainer = alpha_order(Good(8), 0, SMALL, groups=8)
+    runner: Any = runner_of(16, algo="alpha_order")
+    runner.update.source.groups = 9
     with pytest.raises(UserError, match="num_envs"):
-        trainer.iterate()
+        runner.update(runner.collector.collect_steps(6)[0], NOTHING)
 
 
-# ---- whole runs -----------------------------------------------------------------------------------------------------
+# ---- what is measured on the way ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", [shac, bptt, alpha_order])
-@pytest.mark.parametrize("env_id", ["pgtrain/Pendulum-v0", "pgtrain/Quadrotor-v0"])
-def test_resume_is_bit_exact(recipe: Any, env_id: str) -> None:
-    def fresh() -> Trainer:
-        trainer = recipe(make(env_id, 16, max_episode_steps=9), 3, SMALL)
-        trainer.total_steps = 10_000
-        return trainer
+def test_the_comparison_measures_the_samples_variance_and_leaves_the_gradient_alone() -> None:
+    """On the same rollout: variances by one backward pass for each env, and the gradient as without a comparison."""
+    runner: Any = runner_of(4, "update.compare_every=3")
+    rollout = runner.collector.collect_steps(6)[0]
+    flat, policy = runner.update.flat, runner.policy
+    orders = BothOrders(policy, flat, 0.99)
+    want = []
+    for gain in orders.gains(rollout):
+        each = []
+        for n in range(4):
+            loss = -gain[:, n].mean()
+            grads = torch.autograd.grad(loss, orders.parameters, retain_graph=True)
+            each.append(torch.cat([g.flatten() for g in grads]))
+        want.append(float(torch.stack(each).var(0).sum() / 4))
+    probe = runner.update.source.probe
+    source = Pathwise(flat, 0.99, probe, Comparison(orders, 4, 3))
+    stats = source(rollout)
+    assert float(stats["gradient/variance_pathwise"]) == pytest.approx(want[0], rel=1e-4)
+    assert float(stats["gradient/variance_score"]) == pytest.approx(want[1], rel=1e-4)
+    assert want[0] < want[1]
+    with_comparison = flat.grad.clone()
+    other: Any = runner_of(4, "update.compare_every=null")
+    assert other.update.source.comparison is None
+    other.update.source(other.collector.collect_steps(6)[0])
+    assert torch.allclose(with_comparison, other.update.flat.grad, rtol=1e-5)
+    assert float(stats["gradient/norm_through_time"]) > 0
 
-    trainer = fresh()
-    for _ in range(3):
-        trainer.iterate()
-    file = io.BytesIO()
-    torch.save(trainer.state_dict(), file)
-    file.seek(0)
-    other = fresh()
-    other.load_state_dict(torch.load(file, weights_only=True))
-    for _ in range(3):
-        assert str(trainer.iterate()) == str(other.iterate())  # as text: a NaN equals itself
-    assert torch.equal(trainer.update.flat.data, other.update.flat.data)
+
+def test_comparisons_come_every_so_many_iterations() -> None:
+    runner: Any = runner_of(4, "update.compare_every=3")
+    seen = []
+    for _ in range(5):
+        rollout = runner.estimator(runner.collector.collect_steps(6)[0])
+        seen.append(float(runner.update(rollout, NOTHING).stats["gradient/variance_score"]))
+    assert seen[0] == seen[1] == seen[2] != seen[3] == seen[4]
 
 
-def test_whole_episodes_train() -> None:
-    trainer = bptt(Good(8), 0, Settings(horizon=None, hidden=(8,), actor_lr=1e-2, last_lr=1e-3))
-    trainer.run(8 * 5 * 60)
-    returns = [row["episode/return"] for row in trainer.history]
-    assert sum(returns[-5:]) > sum(returns[:5]) + 0.5
+def test_where_a_gradient_explodes_is_told() -> None:
+    """x' = x + a, a = 0.5 x + noise: each step back multiplies the slope by 1.5, so the first states have the most."""
+    update, rollout, _ = diffline(12, None, TimeProbe())
+    stats = update(rollout, NOTHING).stats
+    assert float(stats["gradient/norm_peak_step"]) == 1
+    assert float(stats["gradient/norm_through_time"]) == float(stats["gradient/norm_first"])
+    assert float(stats["gradient/norm_first"]) > 50 * float(stats["gradient/norm_last"]) > 0
 
 
-@pytest.mark.slow
-def test_shac_swings_the_pendulum_up() -> None:
-    from pgtrain.learning.pathwise_training import evaluate
-
-    trainer = shac(
-        make("pgtrain/Pendulum-v0", 16),
-        0,
-        Settings(horizon=8, log_std_init=0.0, critic_epochs=8, actor_lr=5e-3),
-    )
-    trainer.run(100_000)
-    assert float(evaluate(make("pgtrain/Pendulum-v0", 100), trainer.policy, 1).mean()) > -250
+def test_a_window_of_one_step_has_no_way_back() -> None:
+    runner: Any = runner_of(4, "horizon=1")
+    rollout = runner.estimator(runner.collector.collect_steps(1)[0])
+    result = runner.update(rollout, NOTHING)
+    assert result.ok.all() and "gradient/norm_first" not in result.stats

@@ -260,10 +260,13 @@ def test_probe_tells_the_norm_of_each_state() -> None:
     probe = TimeProbe()
     c = collector(env, probe=probe)
     rollout, _ = c.collect_steps(6)
+    probe.begin()
+    last = probe.states[-1]
     rollout.reward[-1].sum().backward()
     norms = probe.norms()
     assert norms.shape == (5,) and (norms > 0).all()
-    assert torch.allclose(norms[-1], torch.linalg.vector_norm(probe.states[-1].grad))
+    assert last.grad is not None and torch.allclose(norms[-1], torch.linalg.vector_norm(last.grad))
+    assert probe.states == []
 
 
 def test_resume_is_bit_exact() -> None:

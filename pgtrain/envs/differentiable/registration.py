@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium as gym
 
 from pgtrain.envs import native
+from pgtrain.envs.registry import find_spec, told_in_one_line, unknown_kwarg
 from pgtrain.types import UserError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Task(NamedTuple):
     name: str
     max_episode_steps: int | None
     kwargs: tuple[str, ...] = ()
+    equals: str = ""  # what it repeats step by step
 
 
 _HERE = "pgtrain.envs.differentiable"
@@ -38,7 +40,7 @@ def _add(env_id: str, task: Task) -> None:
     entry_point = f"{_HERE}.single:{env_id}"
     if env_id not in gym.registry:
         gym.register(env_id, entry_point=entry_point, max_episode_steps=task.max_episode_steps)
-    native.NATIVE[env_id] = native.Native(f"{_HERE}.host", env_id, entry_point, task.kwargs)
+    native.NATIVE[env_id] = native.Native(f"{_HERE}.host", env_id, entry_point, task.kwargs, task.equals)
     TASKS[env_id] = task
 
 
@@ -63,34 +65,38 @@ def own_kwargs(cls: type[DifferentiableEnv]) -> tuple[str, ...]:
 
 
 def load(env_id: str) -> type[DifferentiableEnv]:
-    """The class of an id; `module:Id` imports the module first. Raises UserError for an id that is not known."""
-    module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
+    """The class of an id; `module:Id` imports the module first.
+
+    Raises: UserError for an id that is not registered at all, or whose env is not differentiable.
+    """
+    name = find_spec(env_id).id
     if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.3)
+        own = sorted(key for key in TASKS if key.startswith("pgtrain/"))
+        near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.5)
         hint = f"; the nearest is {near[0]}" if near else ""
         raise UserError(
             f"env={env_id} is not differentiable: gradients need an env in torch, registered with "
-            f"pgtrain.envs.differentiable.register; pgtrain's own are {', '.join(sorted(TASKS))}{hint}"
+            f"pgtrain.envs.differentiable.register; pgtrain's own are {', '.join(own)}{hint}"
         )
     task = TASKS[name]
     return getattr(importlib.import_module(task.module), task.name)
 
 
 def make(env_id: str, num_envs: int, **settings: Any) -> DifferentiableEnv:
-    """N envs of an id as one tensor env. `settings`: device, dtype, max_episode_steps and the task's own arguments."""
+    """N envs of an id as one tensor env. `settings`: device, dtype, max_episode_steps and the task's own arguments.
+
+    Raises: UserError for an env that is not differentiable, or that cannot be made with these settings.
+    """
     cls = load(env_id)
     allowed = {*own_kwargs(cls), "device", "dtype", "max_episode_steps"}
     for name in settings:
         if name not in allowed:
-            raise UserError(
-                f"env.kwargs.{name}: env={env_id} has no such argument; it takes: {', '.join(sorted(allowed))}"
-            )
-    return cls(num_envs, env_id=env_id, **settings)
+            raise UserError(unknown_kwarg(env_id, name, list(own_kwargs(cls))))
+    with told_in_one_line(env_id, settings):
+        return cls(num_envs, env_id=env_id, **settings)
 
 
-_add("pgtrain/Pendulum-v0", Task(f"{_HERE}.pendulum", "Pendulum", 200, ("g",)))
+_add("pgtrain/Pendulum-v0", Task(f"{_HERE}.pendulum", "Pendulum", 200, ("g",), "Gymnasium's Pendulum-v1"))
 _add("pgtrain/CartPoleSwingUp-v0", Task(f"{_HERE}.cartpole", "CartPoleSwingUp", 200))
 _add("pgtrain/Acrobot-v0", Task(f"{_HERE}.acrobot", "Acrobot", 200))
 _add("pgtrain/Quadrotor-v0", Task(f"{_HERE}.quadrotor", "Quadrotor", 200))

@@ -1,4 +1,4 @@
-"""Batched envs of our own, found by the id of the Gymnasium env that they equal step by step."""
+"""Batched envs of our own, found by id: of the Gymnasium env that they equal step by step, or of a task in torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ class Native(NamedTuple):
 
     module: str
     name: str
-    entry_point: str  # of the Gymnasium env that it equals; another one under the same id is left alone
+    entry_point: str  # of the Gymnasium env under its id; another one under the same id is left alone
     kwargs: tuple[str, ...] = ()
+    equals: str = "Gymnasium's"  # what it repeats step by step; "" for a task of which there is no other form
 
 
 _GYMNASIUM = "gymnasium.envs.classic_control"

@@ -430,7 +430,7 @@ def test_a_module_in_front_of_the_id_is_imported() -> None:
         assert host.env_id == "tests.envs.differentiable.registered:Registered-v0"
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "pgtrain/Pendulum-v1"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_an_env_that_has_no_gradient_is_refused_in_one_line(env_id: str) -> None:
     with pytest.raises(UserError, match="is not differentiable") as error:
         make(env_id, 2)
