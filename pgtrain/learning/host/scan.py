@@ -1,0 +1,32 @@
+"""Recursions of `learning.returns` in NumPy: the same operations on the same numbers, without a framework's calls."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def discounted_sum(x: Array, decay: Array) -> Array:
+    """y_t = x_t + decay_t · y_{t+1} by doubling; see `returns.discounted_sum`. x [T, …], decay [T, …] or [] float64."""
+    steps = len(x)
+    y, c, step = x.copy(), np.broadcast_to(decay, x.shape)[:-1], 1
+    while step < steps:
+        y[:-step] += c.astype(x.dtype) * y[step:]  # the product is made before a row is written
+        c = c[:-step] * c[step:]
+        step *= 2
+    return y
+
+
+def gae(
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    gamma: float,
+    lam: float,
+) -> Array:
+    """See `returns.gae`; flags are bool."""
+    delta = reward + gamma * np.where(terminated, 0, next_value) - value
+    return discounted_sum(delta, gamma * lam * ~(terminated | truncated))
