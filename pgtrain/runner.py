@@ -207,11 +207,14 @@ class Runner:
         self._unrecorded.append(episodes)
 
     def _show_schedules(self, episodes: Episodes, result: UpdateResult) -> None:
+        adaptive = [schedule for schedule in self._schedules().values() if schedule.adapts]
+        if not adaptive:
+            return
         recent = self.progress.recent_returns
         mean_return = float(np.mean(recent)) if recent else math.nan
         entropy = float(result.stats.get("policy/entropy", math.nan))
         measured = Measured(episodes.returns.tolist(), mean_return, entropy)
-        for schedule in self._schedules().values():
+        for schedule in adaptive:
             schedule.observe(measured)
 
     def _log(

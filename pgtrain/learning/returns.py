@@ -235,7 +235,7 @@ def n_step_return(
 
 
 def _on_host(*tensors: Tensor) -> bool:
-    """Whether NumPy may take over: plain numbers on a CPU, that neither a graph nor a transform of torch.func follows."""
+    """Whether NumPy may take over: numbers on a CPU that no graph and no transform of torch.func follows."""
     return all(
         x.device.type == "cpu"
         and not (x.requires_grad or is_functorch_wrapped_tensor(x))

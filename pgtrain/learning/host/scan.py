@@ -7,6 +7,7 @@ import numpy as np
 Array = np.ndarray
 
 
+@np.errstate(all="ignore")  # what is not finite stays so, and the update looks for it
 def discounted_sum(x: Array, decay: Array) -> Array:
     """y_t = x_t + decay_t · y_{t+1} by doubling; see `returns.discounted_sum`. x [T, …], decay [T, …] or [] float64."""
     steps = len(x)
@@ -18,6 +19,7 @@ def discounted_sum(x: Array, decay: Array) -> Array:
     return y
 
 
+@np.errstate(all="ignore")
 def gae(
     reward: Array,
     value: Array,
