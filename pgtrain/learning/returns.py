@@ -167,8 +167,8 @@ def gae(
     )
     terminated, truncated = terminated.bool(), truncated.bool()
     if _on_host(reward, value, next_value):
-        arrays = (x.numpy() for x in (reward, value, next_value, terminated, truncated))
-        return torch.from_numpy(scan.gae(*arrays, gamma, lam))
+        r, v, after, ended, cut = (x.numpy() for x in (reward, value, next_value, terminated, truncated))
+        return torch.from_numpy(scan.gae(r, v, after, ended, cut, gamma, lam))
     delta = td_error(reward, value, next_value, terminated, gamma)
     return discounted_sum(delta, gamma * lam * (~(terminated | truncated)).to(_wide(delta)))
 
