@@ -314,7 +314,5 @@ class _Clock:
 
 
 def to_floats(tensors: dict[str, Tensor]) -> dict[str, float]:
-    """0-d tensors → numbers with one transfer from the device."""
-    dtype = torch.float32 if any(x.device.type == "mps" for x in tensors.values()) else torch.float64
-    values = torch.stack([x.to(dtype) for x in tensors.values()]).tolist()
-    return dict(zip(tensors, values, strict=True))
+    """0-d tensors → numbers with one transfer from the device, in the widest of their types."""
+    return dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))

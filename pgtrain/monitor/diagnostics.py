@@ -16,9 +16,8 @@ from pgtrain.rollout import Rollout
 
 def experience_metrics(batch: Batch, critic: bool) -> dict[str, Tensor]:
     """Advantages as estimated (before any normalisation) and the critic that they were estimated with."""
-    read = (batch.advantage, batch.value, batch.value_target)
-    advantage, value, target = (statistics.double(column) for column in read)
-    x = torch.stack([advantage, value, target, target - value])  # [4, B]: all numbers from a few passes
+    columns = [batch.advantage, batch.value, batch.value_target, batch.value_target - batch.value]
+    x = statistics.double(torch.stack(columns))  # [4, B]: all numbers from a few passes
     mean = x.mean(1)
     variance = (x - mean[:, None]).square().sum(1) / (x.shape[1] - 1)  # of a single row: nan
     low, high = torch.aminmax(x, dim=1)
@@ -38,10 +37,11 @@ def experience_metrics(batch: Batch, critic: bool) -> dict[str, Tensor]:
 @torch.no_grad()
 def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
     """How far the update moved the policy, measured after it: KL(old ‖ new) exactly and by the k3 estimate."""
-    new = policy.evaluate_actor(batch.inputs, batch.action)
-    log_ratio = statistics.double(new.log_prob - batch.log_prob)
+    params = policy.params(policy.network.act(batch.inputs))
+    log_prob = policy.distribution.log_prob(params, batch.action)
+    log_ratio = statistics.double(log_prob - batch.log_prob)
     metrics = {
-        "policy/kl": policy.distribution.kl(batch.params, new.params).mean(),
+        "policy/kl": policy.distribution.kl(batch.params, params).mean(),
         "policy/approx_kl": (torch.expm1(log_ratio) - log_ratio).mean(),
     }
     for name, value in policy.distribution.metrics(batch.params, batch.action).items():
