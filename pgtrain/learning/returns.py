@@ -43,9 +43,10 @@ def discounted_sum(x: Tensor, decay: Tensor | float) -> Tensor:
     """
     steps = x.shape[0]
     weights = decay.to(_wide(x)) if isinstance(decay, Tensor) else x.new_full((), decay, dtype=_wide(x))
+    weights = weights.expand(x.shape)
     if _on_host(x, weights):
         return torch.from_numpy(scan.discounted_sum(x.numpy(), weights.numpy()))
-    y, c, step = x, weights.expand(x.shape)[:-1], 1
+    y, c, step = x, weights[:-1], 1
     while step < steps:
         y = torch.cat([y[:-step] + c.to(y.dtype) * y[step:], y[-step:]])
         c = c[:-step] * c[step:]  # rows t with t + 2·step < T, the only ones with a partner in the next pass
@@ -237,7 +238,7 @@ def n_step_return(
 def _on_host(*tensors: Tensor) -> bool:
     """Whether NumPy may take over: numbers on a CPU that no graph and no transform of torch.func follows."""
     return all(
-        x.device.type == "cpu"
+        x.is_cpu
         and not (x.requires_grad or is_functorch_wrapped_tensor(x))
         and unpack_dual(x).tangent is None
         for x in tensors

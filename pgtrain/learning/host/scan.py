@@ -9,9 +9,9 @@ Array = np.ndarray
 
 @np.errstate(all="ignore")  # what is not finite stays so, and the update looks for it
 def discounted_sum(x: Array, decay: Array) -> Array:
-    """y_t = x_t + decay_t · y_{t+1} by doubling; see `returns.discounted_sum`. x [T, …], decay [T, …] or [] float64."""
+    """y_t = x_t + decay_t · y_{t+1} by doubling; see `returns.discounted_sum`. Both [T, …], decay float64."""
     steps = len(x)
-    y, c, step = x.copy(), np.broadcast_to(decay, x.shape)[:-1], 1
+    y, c, step = x.copy(), decay[:-1], 1
     while step < steps:
         y[:-step] += c.astype(x.dtype) * y[step:]  # the product is made before a row is written
         c = c[:-step] * c[step:]
