@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -211,7 +212,7 @@ class Runner:
         if not adaptive:
             return
         recent = self.progress.recent_returns
-        mean_return = float(np.mean(recent)) if recent else math.nan
+        mean_return = statistics.fmean(recent) if recent else math.nan
         entropy = float(result.stats.get("policy/entropy", math.nan))
         measured = Measured(episodes.returns.tolist(), mean_return, entropy)
         for schedule in adaptive:
@@ -245,7 +246,7 @@ class Runner:
         if len(returns):
             metrics["episode/length"] = float(np.concatenate([e.lengths for e in self._unrecorded]).mean())
         if p.recent_returns:
-            metrics["episode/return_100"] = float(np.mean(p.recent_returns))
+            metrics["episode/return_100"] = statistics.fmean(p.recent_returns)
         metrics |= {
             "episode/count": len(returns),
             "gradient/skipped_updates": p.skipped_updates,

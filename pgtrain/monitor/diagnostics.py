@@ -19,18 +19,19 @@ def experience_metrics(batch: Batch, critic: bool) -> dict[str, Tensor]:
     columns = [batch.advantage, batch.value, batch.value_target, batch.value_target - batch.value]
     x = statistics.double(torch.stack(columns))  # [4, B]: all numbers from a few passes
     mean = x.mean(1)
-    variance = (x - mean[:, None]).square().sum(1) / (x.shape[1] - 1)  # of a single row: nan
-    low, high = torch.aminmax(x, dim=1)
+    squares = (x - mean[:, None]).square().sum(1)
+    low, high = (column.unbind() for column in torch.aminmax(x, dim=1))
+    average, spread = mean.unbind(), squares.unbind()
     metrics = {
-        "advantage/mean": mean[0],
-        "advantage/std": variance[0].sqrt(),
+        "advantage/mean": average[0],
+        "advantage/std": (spread[0] / (x.shape[1] - 1)).sqrt(),  # of a single row: nan
         "advantage/min": low[0],
         "advantage/max": high[0],
     }
     if critic:
-        metrics["critic/value"] = mean[1]
-        varies = (high[2] > low[2]) & (variance[2] > 0)
-        metrics["critic/explained_variance"] = torch.where(varies, 1 - variance[3] / variance[2], torch.nan)
+        metrics["critic/value"] = average[1]
+        varies = (high[2] > low[2]) & (spread[2] > 0)
+        metrics["critic/explained_variance"] = torch.where(varies, 1 - spread[3] / spread[2], torch.nan)
     return metrics
 
 
