@@ -18,32 +18,34 @@ def transitions(batch: Batch, x: Tensor) -> Tensor:
 
 def experience_metrics(batch: Batch, critic: bool) -> dict[str, Tensor]:
     """Advantages as estimated (before any normalisation) and the critic that they were estimated with."""
-    read = (batch.advantage, batch.value, batch.value_target)
-    advantage, value, target = (statistics.double(transitions(batch, column)) for column in read)
-    x = torch.stack([advantage, value, target, target - value])  # [4, B]: all numbers from a few passes
+    read = (batch.advantage, batch.value, batch.value_target, batch.value_target - batch.value)
+    columns = [transitions(batch, column) for column in read]
+    x = statistics.double(torch.stack(columns))  # [4, B]: all numbers from a few passes
     mean = x.mean(1)
-    variance = (x - mean[:, None]).square().sum(1) / (x.shape[1] - 1)  # of a single row: nan
-    low, high = torch.aminmax(x, dim=1)
+    squares = (x - mean[:, None]).square().sum(1)
+    low, high = (column.unbind() for column in torch.aminmax(x, dim=1))
+    average, spread = mean.unbind(), squares.unbind()
     metrics = {
-        "advantage/mean": mean[0],
-        "advantage/std": variance[0].sqrt(),
+        "advantage/mean": average[0],
+        "advantage/std": (spread[0] / (x.shape[1] - 1)).sqrt(),  # of a single row: nan
         "advantage/min": low[0],
         "advantage/max": high[0],
     }
     if critic:
-        metrics["critic/value"] = mean[1]
-        varies = (high[2] > low[2]) & (variance[2] > 0)
-        metrics["critic/explained_variance"] = torch.where(varies, 1 - variance[3] / variance[2], torch.nan)
+        metrics["critic/value"] = average[1]
+        varies = (high[2] > low[2]) & (spread[2] > 0)
+        metrics["critic/explained_variance"] = torch.where(varies, 1 - spread[3] / spread[2], torch.nan)
     return metrics
 
 
 @torch.no_grad()
 def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
     """How far the update moved the policy, measured after it: KL(old ‖ new) exactly and by the k3 estimate."""
-    new = policy.evaluate_actor(batch.inputs, batch.action)
-    log_ratio = statistics.double(transitions(batch, new.log_prob - batch.log_prob))
+    params = policy.params(policy.network.act(batch.inputs))
+    log_prob = policy.distribution.log_prob(params, batch.action)
+    log_ratio = statistics.double(transitions(batch, log_prob - batch.log_prob))
     metrics = {
-        "policy/kl": transitions(batch, policy.distribution.kl(batch.params, new.params)).mean(),
+        "policy/kl": transitions(batch, policy.distribution.kl(batch.params, params)).mean(),
         "policy/approx_kl": (torch.expm1(log_ratio) - log_ratio).mean(),
     }
     for name, value in policy.distribution.metrics(batch.params, batch.action).items():
