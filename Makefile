@@ -72,6 +72,10 @@ types: setup ## check the types of the package
 bench: setup ## measure training speed; ARGS=--write-readme updates the README's table
 	@$(BIN)/python benchmarks/throughput.py $(ARGS)
 
+.PHONY: bench-scaling
+bench-scaling: setup ## measure how time and memory grow with a run's length, envs and rows; writes docs/scaling.png
+	@$(BIN)/python benchmarks/scaling.py $(ARGS)
+
 .PHONY: spaces
 spaces: setup ## write the tables of docs/spaces.md anew
 	@$(BIN)/python -m tests.integration.test_spaces_table

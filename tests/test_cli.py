@@ -85,7 +85,7 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "CartPole-v1*" in text
     examples = text.partition("\nexamples\n")[2].partition("\n\n")[0].splitlines()
     assert len(examples) == 8
-    assert max(map(len, text.splitlines())) <= 120
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_the_examples_of_the_help_compose(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,5 @@ COMMANDS = {
     "train": ("pgtrain.commands.train", "train a policy; the default, so the word can be left out"),
     "eval": ("pgtrain.commands.evaluate", "play the policy of a run and report its return"),
     "check": ("pgtrain.commands.check", "look for what spoils the gradient of a differentiable env"),
-    "gradients": (
-        "pgtrain.commands.gradients",
-        "variance, bias and cost of every gradient estimator, side by side",
-    ),
+    "gradients": ("pgtrain.commands.gradients", "variance, bias and cost of every gradient estimator"),
 }

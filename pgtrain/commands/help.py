@@ -38,7 +38,7 @@ update.epochs update.minibatch_size update.value_coef update.clip.value update.k
 update.step.max_kl device.threads eval.episodes monitor.terminal
 """.split()
 MORE = {"env": "<any Gymnasium id> | <module>:<Id>", "device": "cuda:<number>"}
-WIDTH = 110
+WIDTH = 100
 
 TEXT = """\
 pgtrain trains policy-gradient agents on Gymnasium environments.
@@ -50,7 +50,7 @@ usage
 choices: pgtrain GROUP=NAME …   (* without a word from you; a recipe algo=… may choose otherwise)
 {groups}
 
-common settings: pgtrain KEY=VALUE …   (with their defaults; pgtrain --cfg job shows all, with what a recipe changes)
+common settings: pgtrain KEY=VALUE …   (with their defaults; pgtrain --cfg job shows all)
 {settings}
 
 examples
@@ -64,7 +64,8 @@ examples
   pgtrain gradients env=CartPole-v1
 
 more
-  +experiment=ALGO/ENV    a tuned preset: recipe, env and the numbers for both; +experiment=ppo names those of ppo
+  +experiment=ALGO/ENV    a tuned preset: recipe, env and the numbers for both
+                          (+experiment=ppo names those of ppo)
   --cfg job               show the settings that a command line gives, and don't train
   --config-dir FOLDER     a folder with options of your own, e.g. FOLDER/env/my_env.yaml
   hydra.run.dir=FOLDER    the run folder (else outputs/<date>/<time>_<algo>_<env>_s<seed>)

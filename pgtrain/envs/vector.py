@@ -9,7 +9,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
-from pgtrain.envs import native
+from pgtrain.envs import choice, native
 from pgtrain.envs.adapters import GuestEnv, SyncEnv
 from pgtrain.envs.base import VectorEnv
 from pgtrain.envs.layout import ONE_HOT_MAX
@@ -41,7 +41,8 @@ def make_vector_env(
 
     backend: `native` (a batched env of pgtrain's, else the env's own vector env), `sync` (one after the other),
     `process` (`workers` processes with num_envs/workers envs each; default: one for each CPU core, at most num_envs),
-    `auto` (process when `workers` is given; native where pgtrain has the env; else sync).
+    `auto` (process when `workers` is given; native where pgtrain has the env; else sync, or process for an env that
+    takes milliseconds a step: see `choice`).
     `step_timeout`: seconds that the process backend waits for a reset or a step before it names the env that hangs.
     `action_mask`: where the env tells which actions it allows: "info", a key of its Dict observation, "none", "auto".
     `max_episode_steps` replaces the time limit of the id. `atari`: the preprocessing of a game of ale-py's;
@@ -52,9 +53,9 @@ def make_vector_env(
     _check_numbers(num_envs, backend, workers, max_episode_steps)
     spec = find_spec(env_id)
     if atari is not None:
-        chosen, why = _choose_atari(kwargs, backend, workers)
+        chosen, why = choice.choose_atari(kwargs, backend, workers)
     else:
-        chosen, why = _choose(env_id, spec, kwargs, backend, workers, frame_stack)
+        chosen, why = choice.choose(env_id, spec, kwargs, backend, workers, frame_stack)
     if chosen == "native":
         if atari is not None:
             from pgtrain.envs.atari import AtariEnvs
@@ -66,6 +67,8 @@ def make_vector_env(
             )
     else:
         factory = EnvFactory(env_id, spec, kwargs, max_episode_steps, atari, frame_stack, one_hot_max)
+        if backend == "auto" and chosen == "sync":
+            chosen, why = choice.sync_or_process(factory, num_envs, why)
         if chosen == "sync":
             env = SyncEnv(factory, num_envs, action_mask=action_mask)
         else:
@@ -108,51 +111,6 @@ def _check_numbers(num_envs: int, backend: str, workers: int | None, max_episode
         )
 
 
-def _choose(
-    env_id: str, spec: EnvSpec, kwargs: dict[str, Any], backend: str, workers: int | None, frame_stack: int
-) -> tuple[str, str]:
-    """The backend, and why it was chosen ("" when the user asked for it)."""
-    if backend != "auto":
-        return backend, ""
-    if workers is not None:
-        return "process", f"env.workers={workers} was given"
-    own = _own(spec)
-    if own is None:
-        return "sync", f"there is no native batched {env_id}"
-    unsupported = [name for name in kwargs if name not in own.kwargs]
-    if unsupported:
-        return "sync", f"the native batched {env_id} does not know env.kwargs.{unsupported[0]}"
-    if frame_stack > 1:
-        return "sync", f"env.frame_stack={frame_stack} needs single envs"
-    equal = f", equal to {own.equals} step by step" if own.equals else ", the task itself on tensors"
-    return "native", f"pgtrain's batched {env_id}{equal}"
-
-
-def _choose_atari(kwargs: dict[str, Any], backend: str, workers: int | None) -> tuple[str, str]:
-    from pgtrain.envs.atari import KWARGS
-
-    if backend != "auto":
-        return backend, ""
-    if workers is not None:
-        return "process", f"env.workers={workers} was given"
-    other = [name for name in kwargs if name not in KWARGS]
-    if other:
-        return "sync", f"ale-py's vector env does not know env.kwargs.{other[0]}"
-    return "native", "ale-py's vector env, with the preprocessing of env.atari"
-
-
-def _own(spec: EnvSpec) -> native.Native | None:
-    """pgtrain's own batched env for this spec; None when the id stands for other dynamics than ours."""
-    own = native.NATIVE.get(spec.id)
-    same = (
-        own is not None
-        and spec.entry_point == own.entry_point
-        and not spec.kwargs
-        and not spec.additional_wrappers
-    )
-    return own if same else None
-
-
 def _make_native(
     env_id: str,
     spec: EnvSpec,
@@ -168,7 +126,7 @@ def _make_native(
             f"env.frame_stack={frame_stack}: env.backend=native has no single envs to stack; "
             "use backend=sync or process"
         )
-    own = _own(spec)
+    own = choice.own_batch(spec)
     if own is not None:
         if action_mask not in ("auto", "none"):
             raise UserError(

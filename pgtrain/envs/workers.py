@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing as mp
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import numpy as np
 
 from pgtrain.envs.adapters import time_limit
 from pgtrain.envs.base import VectorEnv, env_seeds, idle_mask
+from pgtrain.envs.choice import cores
 from pgtrain.envs.masks import MaskLayout
 from pgtrain.envs.registry import EnvFactory
 from pgtrain.envs.serve import Shared, serve
@@ -75,7 +75,7 @@ class ProcessEnv(VectorEnv):
         self._lives = factory.atari is not None and factory.atari.terminal_on_life_loss
         self._timeout = step_timeout
         self._idle: np.ndarray | None = None
-        count = workers or min(num_envs, _cores())
+        count = workers or min(num_envs, cores())
         self._groups = [range(int(g[0]), int(g[-1]) + 1) for g in np.array_split(np.arange(num_envs), count)]
         context = mp.get_context(start_method)
         self._arrays(context, count)
@@ -241,13 +241,6 @@ class ProcessEnv(VectorEnv):
     def __del__(self) -> None:
         if getattr(self, "_processes", None):
             self.close(force=True)
-
-
-def _cores() -> int:
-    """The CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager

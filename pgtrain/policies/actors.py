@@ -14,7 +14,7 @@ from pgtrain.policies.exploration import Exploration, HeldMatrix, Independent
 from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.types import Step
 
-NUMPY_ROWS = 128  # up to this batch NumPy acts faster than torch on a CPU (see networks.numpy_forward)
+NUMPY_ROWS = 1024  # up to this batch NumPy acts faster than torch on a CPU, for networks of any usual width
 
 
 def make_actor(policy: ActorCritic, num_envs: int, seed: int) -> Actor:

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from pgtrain.learning.optimizers import Adam
 from pgtrain.policies.actors import NUMPY_ROWS, NumpyActor, TorchActor, make_actor, make_value
 from pgtrain.policies.masks import MaskedNetwork
+from pgtrain.policies.networks import BLOCK_ROWS
 from pgtrain.policies.normalizer import RunningMoments
 from pgtrain.policies.parameters import FlatParameters
 from tests.envs_for_tests import AsymBox, HalfBoundedBox
@@ -268,3 +269,10 @@ def test_values_without_a_graph_are_the_policys(masked: bool, activation: str) -
     with torch.no_grad():
         policy.network.critic[-1].bias.add_(1.0)  # pyright: ignore
     torch.testing.assert_close(value(inputs), policy.value(inputs))  # it sees the parameters of today
+
+
+def test_values_of_many_rows_go_through_numpy_in_blocks() -> None:
+    policy = make_policy(3, spaces.Discrete(2))
+    rows = torch.randn(2 * BLOCK_ROWS + 276, 3, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.allclose(make_value(policy)(rows), policy.value(rows), atol=1e-6)
