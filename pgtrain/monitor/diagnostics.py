@@ -1,6 +1,6 @@
 """What a rollout and an update say about the state of training, as 0-d tensors under the dashboard's tags.
 
-A batch holds real transitions only, so that no weights are needed here.
+They are of real transitions: a batch of rows holds nothing else, and of sequences those of weight 1 are taken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pgtrain.rollout import Rollout
 def experience_metrics(batch: Batch, critic: bool) -> dict[str, Tensor]:
     """Advantages as estimated (before any normalisation) and the critic that they were estimated with."""
     read = (batch.advantage, batch.value, batch.value_target)
-    advantage, value, target = (statistics.double(column) for column in read)
+    advantage, value, target = (statistics.double(_transitions(column, batch)) for column in read)
     x = torch.stack([advantage, value, target, target - value])  # [4, B]: all numbers from a few passes
     mean = x.mean(1)
     variance = (x - mean[:, None]).square().sum(1) / (x.shape[1] - 1)  # of a single row: nan
@@ -40,13 +40,17 @@ def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
     """How far the update moved the policy, measured after it: KL(old ‖ new) exactly and by the k3 estimate."""
     new = policy.evaluate_actor(batch.inputs, batch.action)
     log_ratio = statistics.double(new.log_prob - batch.log_prob)
-    metrics = {
-        "policy/kl": policy.distribution.kl(batch.params, new.params).mean(),
-        "policy/approx_kl": (torch.expm1(log_ratio) - log_ratio).mean(),
+    rows = {
+        "policy/kl": policy.distribution.kl(batch.params, new.params),
+        "policy/approx_kl": torch.expm1(log_ratio) - log_ratio,
+        **policy.distribution.metrics(batch.params, batch.action),
     }
-    for name, value in policy.distribution.metrics(batch.params, batch.action).items():
-        metrics[name] = value.mean()
-    return metrics
+    return {name: _transitions(value, batch).mean() for name, value in rows.items()}
+
+
+def _transitions(x: Tensor, batch: Batch) -> Tensor:
+    """x, which has an entry for each step of `batch`, → [B], without what stands in sequences for no transition."""
+    return x if batch.weight.dim() == 1 else x[batch.weight > 0]
 
 
 def locate_non_finite(rollout: Rollout) -> str | None:
