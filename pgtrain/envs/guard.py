@@ -14,7 +14,6 @@ from pgtrain.envs.registry import one_line
 from pgtrain.envs.spaces import conform
 from pgtrain.types import TrainingError
 
-
 _FORM = "Gymnasium's reset returns (observation, info), and step (observation, reward, terminated, truncated, info)"
 
 
