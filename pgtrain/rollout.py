@@ -12,8 +12,8 @@ Two ways to collect:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +32,11 @@ class Episodes:
     lengths: np.ndarray
 
 
-@dataclass(frozen=True)
-class Rollout:
+NO_EPISODES = Episodes(np.zeros(0), np.zeros(0, np.int64))
+_Counted = tuple[Episodes, np.ndarray]  # and each row's episode_step [T, N]
+
+
+class Rollout(NamedTuple):
     """One iteration's experience, valid until the next collect (buffers are reused); on the policy's device."""
 
     obs: Tensor  # [T, N, D] as the env gave it
@@ -66,7 +69,7 @@ class Rollout:
         return self.terminated | self.truncated
 
     def replace(self, **changes: Any) -> Rollout:
-        return replace(self, **changes)
+        return self._replace(**changes)
 
 
 class _Storage:
@@ -150,12 +153,24 @@ class Tally:
     ) -> tuple[Episodes, np.ndarray, np.ndarray]:
         """Returns and lengths of the episodes that end in the window, and each row's episode_start and episode_step.
 
-        One segmented sum over the whole window (columns laid end to end) instead of bookkeeping in every step; each
-        segment is summed on its own, so a NaN reward spoils its own episode's return and no other. All [T, N].
+        All [T, N]. A NaN reward spoils its own episode's return and no other.
         """
-        steps, n = reward.shape
         reward = np.where(valid, reward, 0.0)
         length = valid.astype(np.int64)
+        count = self._segments if np.count_nonzero(done) else self._continue
+        episodes, step = count(reward, length, done)
+        return episodes, (step == 0) & valid, step
+
+    def _continue(self, reward: np.ndarray, length: np.ndarray, done: np.ndarray) -> _Counted:
+        """Where no episode ends: short windows, mostly."""
+        before = np.add.accumulate(length) - length + self.partial_length
+        self.partial_return = self.partial_return + np.add.reduce(reward)
+        self.partial_length = before[-1] + length[-1]
+        return NO_EPISODES, before
+
+    def _segments(self, reward: np.ndarray, length: np.ndarray, done: np.ndarray) -> _Counted:
+        """One segmented sum over the whole window (columns laid end to end) instead of bookkeeping in every step."""
+        steps, n = reward.shape
         ends = done.T.copy()  # [N, T]
         first = np.zeros((n, steps), bool)
         first[:, 0] = True
@@ -177,7 +192,7 @@ class Tally:
         last = np.append(column_first[1:], len(starts)) - 1
         self.partial_return = np.where(closed[last], 0.0, returns[last])
         self.partial_length = np.where(closed[last], 0, lengths[last])
-        return finished, (episode_step.T == 0) & valid, np.ascontiguousarray(episode_step.T)
+        return finished, np.ascontiguousarray(episode_step.T)
 
 
 class Collector:
@@ -186,6 +201,8 @@ class Collector:
     def __init__(self, env: HostEnv, policy: ActorCritic, actor: Actor, seed: int, rows: int = 256) -> None:
         self.env, self.policy, self.actor = env, policy, actor
         self.device = next(policy.parameters()).device
+        self._tensor = _placer(self.device)
+        self.none = torch.zeros(0, dtype=torch.int64, device=self.device)
         self.storage = _Storage(env, actor, policy, rows)
         self.value = make_value(policy)
         self.obs = env.reset(seed)
@@ -241,12 +258,12 @@ class Collector:
     def _finish(self, steps: int, whole_episodes: bool) -> tuple[Rollout, Episodes]:
         """Everything that needs no env (log-probabilities, values, episode statistics) for the whole window at once."""
         s, policy = self.storage, self.policy
-        done = s.terminated[:steps] | s.truncated[:steps]
         reward, valid = s.reward[:steps], s.valid[:steps]
-        before = self.episodes.copy()
-        episodes, start, step_index = self.episodes.count(reward, valid, done)
+        terminated, truncated = s.terminated[:steps], s.truncated[:steps]
         if s.goes_on and self.games is None:
-            self.games = before  # up to now the two were the same
+            self.games = self.episodes.copy()  # up to now the two were the same
+        done = terminated | truncated
+        episodes, start, step_index = self.episodes.count(reward, valid, done)
         if self.games is not None:
             for t, goes_on in s.goes_on:
                 done[t] &= ~goes_on
@@ -258,18 +275,17 @@ class Collector:
         value = next_value = None
         if policy.has_critic:
             value, next_value = true_values(self.value, inputs, last_inputs, final_inputs, final_index)
-        raw_reward = self._tensor(reward)
         rollout = Rollout(
             obs=self._tensor(s.obs[:steps]),
             inputs=inputs,
             action=action,
             params=params,
             log_prob=policy.distribution.log_prob(params, action),
-            reward=raw_reward.to(torch.float32),
-            raw_reward=raw_reward,
-            terminated=self._tensor(s.terminated[:steps]),
-            truncated=self._tensor(s.truncated[:steps]),
-            weight=self._tensor(s.valid[:steps]).to(torch.float32),
+            reward=self._tensor(reward.astype(np.float32)),
+            raw_reward=self._tensor(reward),
+            terminated=self._tensor(terminated),
+            truncated=self._tensor(truncated),
+            weight=self._tensor(valid.astype(np.float32)),
             episode_start=self._tensor(start),
             episode_step=self._tensor(step_index),
             value=value,
@@ -277,27 +293,22 @@ class Collector:
             final_inputs=final_inputs,
             final_index=final_index,
             last_inputs=last_inputs,
-            num_steps=int(s.valid[:steps].sum()),
+            num_steps=int(np.count_nonzero(valid)),
             whole_episodes=whole_episodes,
         )
         return rollout, episodes
 
-    def _tensor(self, array: Any) -> Tensor:
-        tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
-        if self.device.type == "mps" and tensor.dtype == torch.float64:
-            tensor = tensor.float()  # Apple GPUs have no float64
-        return tensor.to(self.device)
-
     def _finals(self, inputs: Tensor, last_inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The observations that episodes ended with, and (t, n) of each; with the memory after the episode's last step,
         which the row that follows has stored (and does not use, as an episode starts there)."""
-        s, width = self.storage, inputs.shape[-1]
+        s = self.storage
         if not s.final_obs:
-            none = torch.zeros(0, dtype=torch.int64, device=self.device)
-            return torch.zeros(0, width, dtype=inputs.dtype, device=self.device), (none, none)
+            return inputs[0, :0], (self.none, self.none)
         t, n = self._tensor(np.concatenate(s.final_t)), self._tensor(np.concatenate(s.final_n))
         prepared = self.policy.prepare(self._tensor(np.concatenate(s.final_obs)))
-        memory = width - self.policy.memory_dim
+        if not self.policy.memory_dim:
+            return prepared, (t, n)
+        memory = inputs.shape[-1] - self.policy.memory_dim
         after = torch.cat([inputs[1:, :, memory:], last_inputs[None, :, memory:]])[t, n]
         after[:, :1] = 0  # no episode starts at its own end
         return torch.cat([prepared, after], -1), (t, n)
@@ -307,6 +318,21 @@ class Collector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.actor.load_state_dict(state["actor"])
+
+
+def _placer(device: torch.device) -> Callable[[Any], Tensor]:
+    """Brings an array of the env's or the actor's to `device`; on a CPU as a view of the same memory."""
+
+    def view(array: Any) -> Tensor:
+        return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+
+    def send(array: Any) -> Tensor:
+        tensor = view(array)
+        if device.type == "mps" and tensor.dtype == torch.float64:
+            tensor = tensor.float()  # Apple GPUs have no float64
+        return tensor.to(device)
+
+    return view if device.type == "cpu" else send
 
 
 @torch.no_grad()
@@ -329,10 +355,11 @@ def true_values(
     next_value[t] = V(final observation) where the episode ended at t, V(o_{t+1}) otherwise (o_T after the last step).
     The value after a termination is given too; estimators give it weight 0.
     """
-    steps, n = inputs.shape[:2]
-    rows = torch.cat([inputs.reshape(steps * n, -1), last_inputs.reshape(n, -1), final_inputs])
-    values = value_of(rows)
+    steps, n, width = inputs.shape
+    values = value_of(torch.cat([inputs.view(-1, width), last_inputs, final_inputs]))
     window = values[: (steps + 1) * n].view(steps + 1, n)
+    if len(final_inputs) == 0:
+        return window[:-1], window[1:]
     next_value = window[1:].clone()
     next_value[final_index] = values[(steps + 1) * n :]
     return window[:-1], next_value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -207,11 +208,14 @@ class Runner:
         self._unrecorded.append(episodes)
 
     def _show_schedules(self, episodes: Episodes, result: UpdateResult) -> None:
+        adaptive = [schedule for schedule in self._schedules().values() if schedule.adapts]
+        if not adaptive:
+            return
         recent = self.progress.recent_returns
-        mean_return = float(np.mean(recent)) if recent else math.nan
+        mean_return = statistics.fmean(recent) if recent else math.nan
         entropy = float(result.stats.get("policy/entropy", math.nan))
         measured = Measured(episodes.returns.tolist(), mean_return, entropy)
-        for schedule in self._schedules().values():
+        for schedule in adaptive:
             schedule.observe(measured)
 
     def _log(
@@ -242,7 +246,7 @@ class Runner:
         if len(returns):
             metrics["episode/length"] = float(np.concatenate([e.lengths for e in self._unrecorded]).mean())
         if p.recent_returns:
-            metrics["episode/return_100"] = float(np.mean(p.recent_returns))
+            metrics["episode/return_100"] = statistics.fmean(p.recent_returns)
         metrics |= {
             "episode/count": len(returns),
             "gradient/skipped_updates": p.skipped_updates,
@@ -311,7 +315,5 @@ class _Clock:
 
 
 def to_floats(tensors: dict[str, Tensor]) -> dict[str, float]:
-    """0-d tensors → numbers with one transfer from the device."""
-    dtype = torch.float32 if any(x.device.type == "mps" for x in tensors.values()) else torch.float64
-    values = torch.stack([x.to(dtype) for x in tensors.values()]).tolist()
-    return dict(zip(tensors, values, strict=True))
+    """0-d tensors → numbers with one transfer from the device, in the widest of their types."""
+    return dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))

@@ -230,9 +230,10 @@ class NaturalUpdate:
         actor = self._actor_step(batch, coefficients)
         if self.critic is None:
             nothing = torch.full((), torch.nan, device=actor.ok.device)
-            return actor._replace(stats=actor.stats | {"schedule/learning_rate": nothing})  # it has no use
+            told = {"schedule/learning_rate": nothing}  # it has no use
+            return UpdateResult(lambda: actor.stats | told, actor.ok)
         critic = self.critic(batch, coefficients, reestimate)
-        return UpdateResult(critic.stats | actor.stats, torch.cat([actor.ok, critic.ok]))
+        return UpdateResult(lambda: critic.stats | actor.stats, torch.cat([actor.ok, critic.ok]))
 
     def _actor_step(self, batch: Batch, coefficients: Coefficients) -> UpdateResult:
         assert self.model is not None
@@ -263,7 +264,9 @@ class NaturalUpdate:
                     | dict.fromkeys(moved.keys() & {FAILED}, self.failed)
                 )
         ok = torch.tensor([finite], device=loss.device)
-        return UpdateResult({name: torch.as_tensor(x, device=loss.device) for name, x in told.items()}, ok)
+        return UpdateResult(
+            lambda: {name: torch.as_tensor(x, device=loss.device) for name, x in told.items()}, ok
+        )
 
     def _trial(
         self, batch: Batch, coefficients: Coefficients, before: Tensor

@@ -134,7 +134,7 @@ class PathwiseUpdate:
             made = torch.cat([made, result.ok])
         if self.target is not None:
             self.target.follow()
-        return UpdateResult(stats, made)
+        return UpdateResult(lambda: stats, made)
 
     @torch.no_grad()
     def _entropy(self, rollout: Rollout) -> Tensor:

@@ -2,7 +2,8 @@
 
 Dimensions: T steps of time first, then N envs (any trailing shape works, also none: [T]).
 Time index t = 0 … T−1. Every function is differentiable in its float inputs, writes nothing in place,
-keeps the dtype and device of its inputs and never waits for a GPU.
+keeps the dtype and device of its inputs and never waits for a GPU. On a CPU, where no gradient is asked for,
+NumPy does the same arithmetic with a tenth of the overhead: at 40 rows an operation costs more than its numbers.
 
 Names, for step t: `reward` r_t; `value` V(o_t); `next_value` V of the TRUE successor of step t, the
 observation before any reset; `terminated`: the problem ended, what follows is worth 0; `truncated`: a
@@ -16,7 +17,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd.forward_ad import unpack_dual
 
+from pgtrain.learning.host import scan
 from pgtrain.learning.shapes import check_same_shape
 
 
@@ -39,7 +43,10 @@ def discounted_sum(x: Tensor, decay: Tensor | float) -> Tensor:
     """
     steps = x.shape[0]
     weights = decay.to(_wide(x)) if isinstance(decay, Tensor) else x.new_full((), decay, dtype=_wide(x))
-    y, c, step = x, weights.expand(x.shape)[:-1], 1
+    weights = weights.expand(x.shape)
+    if _on_host(x, weights):
+        return torch.from_numpy(scan.discounted_sum(x.numpy(), weights.numpy()))
+    y, c, step = x, weights[:-1], 1
     while step < steps:
         y = torch.cat([y[:-step] + c.to(y.dtype) * y[step:], y[-step:]])
         c = c[:-step] * c[step:]  # rows t with t + 2·step < T, the only ones with a partner in the next pass
@@ -156,10 +163,15 @@ def gae(
     Returns: [T, …]. Raises: ValueError when shapes differ.
     Source: Schulman et al. 2016, eq. 16, with the sum stopped at every done.
     """
-    check_same_shape(reward=reward, truncated=truncated)
+    check_same_shape(
+        reward=reward, value=value, next_value=next_value, terminated=terminated, truncated=truncated
+    )
+    terminated, truncated = terminated.bool(), truncated.bool()
+    if _on_host(reward, value, next_value):
+        r, v, after, ended, cut = (x.numpy() for x in (reward, value, next_value, terminated, truncated))
+        return torch.from_numpy(scan.gae(r, v, after, ended, cut, gamma, lam))
     delta = td_error(reward, value, next_value, terminated, gamma)
-    done = terminated.bool() | truncated.bool()
-    return discounted_sum(delta, gamma * lam * (~done).to(_wide(delta)))
+    return discounted_sum(delta, gamma * lam * (~(terminated | truncated)).to(_wide(delta)))
 
 
 def lambda_return(
@@ -221,6 +233,16 @@ def n_step_return(
         alive_value, max(length - 1, 0)
     )  # `decay` is 0 where the sum met a cut: its `block` had it
     return total + decay.to(total.dtype) * after
+
+
+def _on_host(*tensors: Tensor) -> bool:
+    """Whether NumPy may take over: numbers on a CPU that no graph and no transform of torch.func follows."""
+    return all(
+        x.is_cpu
+        and not (x.requires_grad or is_functorch_wrapped_tensor(x))
+        and unpack_dual(x).tangent is None
+        for x in tensors
+    )
 
 
 def _flags(done: Tensor | None, rewards: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 `progress` = env steps done before the iteration / total steps; it is 0 for the first update and below 1 for
 the last, which therefore still learns. Beyond the budget (an overshoot of whole episodes) it is held at 1: a
-rate never turns negative. After each iteration every schedule is shown what was measured; those that adapt
+rate never turns negative. After each iteration the schedules that adapt are shown what was measured; they
 keep their state in `state_dict`.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
 class Measured(NamedTuple):
@@ -24,6 +24,8 @@ class Measured(NamedTuple):
 
 class Schedule:
     """A coefficient as a function of progress; the base of those that look at nothing else."""
+
+    adapts: ClassVar[bool] = False  # whether `observe` does anything
 
     def __call__(self, progress: float) -> float:
         raise NotImplementedError
@@ -68,6 +70,8 @@ def cosine(value: float, end: float = 0.0) -> Schedule:
 @dataclass
 class _Stateful(Schedule):
     """The fields named in `kept` are the state; plain numbers and lists of them."""
+
+    adapts: ClassVar[bool] = True
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.kept()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -24,9 +25,18 @@ from pgtrain.policies.parameters import FlatParameters
 Reestimate = Callable[[], Batch]  # the same rows with today's values, advantages and value targets
 
 
-class UpdateResult(NamedTuple):
-    stats: dict[str, Tensor]  # 0-d means over the minibatches whose update was made, and what the guards tell
+@dataclass
+class UpdateResult:
+    """`tell` is called once someone asks for the numbers, before the next update: in a long run few iterations are
+    shown."""
+
+    tell: Callable[[], dict[str, Tensor]]
     ok: Tensor  # [minibatches] bool, False where the update was skipped
+
+    @cached_property
+    def stats(self) -> dict[str, Tensor]:
+        """0-d means over the minibatches whose update was made, and what the guards tell."""
+        return self.tell()
 
 
 def minibatch_indices(
@@ -143,14 +153,18 @@ class Update:
             ]  # all are asked
             if not all(verdicts):
                 break
-        ok = torch.cat([tally.ok for tally in tallies])
-        table = torch.cat([tally.table for tally in tallies])
-        means = torch.where(ok[:, None], table, 0.0).sum(0) / ok.sum()  # NaN if no update was made
-        stats = dict(zip(tallies[0].names, means.unbind(), strict=True))
         told: dict[str, Any] = {"update/epochs": epoch, "schedule/learning_rate": self._rate(coefficients)}
         for guard in self.guards:
             told |= guard.finish(kl)
-        return UpdateResult(stats | {k: torch.as_tensor(v, device=ok.device) for k, v in told.items()}, ok)
+        ok = torch.cat([tally.ok for tally in tallies])
+
+        def tell() -> dict[str, Tensor]:
+            table = torch.cat([tally.table for tally in tallies])
+            means = torch.where(ok[:, None], table, 0.0).sum(0) / ok.sum()  # NaN if no update was made
+            stats = dict(zip(tallies[0].names, means.unbind(), strict=True))
+            return stats | {k: torch.as_tensor(v, device=ok.device) for k, v in told.items()}
+
+        return UpdateResult(tell, ok)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -1,7 +1,4 @@
-"""What a rollout and an update say about the state of training, as 0-d tensors under the dashboard's tags.
-
-They are of real transitions: a batch of rows holds nothing else, and of sequences those of weight 1 are taken.
-"""
+"""What a rollout and an update say about the state of training, as 0-d tensors under the dashboard's tags."""
 
 from __future__ import annotations
 
@@ -14,43 +11,46 @@ from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.rollout import Rollout
 
 
+def transitions(batch: Batch, x: Tensor) -> Tensor:
+    """The entries of x that belong to real transitions, [B]: sequences [T, n] may have rows of weight 0."""
+    return x if x.ndim == 1 else x[batch.weight > 0]
+
+
 def experience_metrics(batch: Batch, critic: bool) -> dict[str, Tensor]:
     """Advantages as estimated (before any normalisation) and the critic that they were estimated with."""
-    read = (batch.advantage, batch.value, batch.value_target)
-    advantage, value, target = (statistics.double(_transitions(column, batch)) for column in read)
-    x = torch.stack([advantage, value, target, target - value])  # [4, B]: all numbers from a few passes
+    read = (batch.advantage, batch.value, batch.value_target, batch.value_target - batch.value)
+    columns = [transitions(batch, column) for column in read]
+    x = statistics.double(torch.stack(columns))  # [4, B]: all numbers from a few passes
     mean = x.mean(1)
-    variance = (x - mean[:, None]).square().sum(1) / (x.shape[1] - 1)  # of a single row: nan
-    low, high = torch.aminmax(x, dim=1)
+    squares = (x - mean[:, None]).square().sum(1)
+    low, high = (column.unbind() for column in torch.aminmax(x, dim=1))
+    average, spread = mean.unbind(), squares.unbind()
     metrics = {
-        "advantage/mean": mean[0],
-        "advantage/std": variance[0].sqrt(),
+        "advantage/mean": average[0],
+        "advantage/std": (spread[0] / (x.shape[1] - 1)).sqrt(),  # of a single row: nan
         "advantage/min": low[0],
         "advantage/max": high[0],
     }
     if critic:
-        metrics["critic/value"] = mean[1]
-        varies = (high[2] > low[2]) & (variance[2] > 0)
-        metrics["critic/explained_variance"] = torch.where(varies, 1 - variance[3] / variance[2], torch.nan)
+        metrics["critic/value"] = average[1]
+        varies = (high[2] > low[2]) & (spread[2] > 0)
+        metrics["critic/explained_variance"] = torch.where(varies, 1 - spread[3] / spread[2], torch.nan)
     return metrics
 
 
 @torch.no_grad()
 def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
     """How far the update moved the policy, measured after it: KL(old ‖ new) exactly and by the k3 estimate."""
-    new = policy.evaluate_actor(batch.inputs, batch.action)
-    log_ratio = statistics.double(new.log_prob - batch.log_prob)
-    rows = {
-        "policy/kl": policy.distribution.kl(batch.params, new.params),
-        "policy/approx_kl": torch.expm1(log_ratio) - log_ratio,
-        **policy.distribution.metrics(batch.params, batch.action),
+    params = policy.params(policy.network.act(batch.inputs))
+    log_prob = policy.distribution.log_prob(params, batch.action)
+    log_ratio = statistics.double(transitions(batch, log_prob - batch.log_prob))
+    metrics = {
+        "policy/kl": transitions(batch, policy.distribution.kl(batch.params, params)).mean(),
+        "policy/approx_kl": (torch.expm1(log_ratio) - log_ratio).mean(),
     }
-    return {name: _transitions(value, batch).mean() for name, value in rows.items()}
-
-
-def _transitions(x: Tensor, batch: Batch) -> Tensor:
-    """x, which has an entry for each step of `batch`, → [B], without what stands in sequences for no transition."""
-    return x if batch.weight.dim() == 1 else x[batch.weight > 0]
+    for name, value in policy.distribution.metrics(batch.params, batch.action).items():
+        metrics[name] = transitions(batch, value).mean()
+    return metrics
 
 
 def locate_non_finite(rollout: Rollout) -> str | None:

@@ -87,7 +87,8 @@ class NumpyActor:
         self.rng = np.random.default_rng(seed)
         self.distribution = policy.distribution
         self.log_std = None if policy.log_std is None else policy.log_std.detach().numpy()
-        self.squashed = policy.squashed.numpy()
+        squashes = policy.log_std is not None and bool(policy.squashed.any())
+        self.squashed = policy.squashed.numpy() if squashes else None
         self.spread: np.ndarray | None = None
         self.exploration = _exploration(
             policy,
@@ -123,7 +124,7 @@ class NumpyActor:
         head = self.forward(inputs)
         d = self.distribution
         own = head[..., : d.head_dim]
-        if self.log_std is not None:
+        if self.squashed is not None:
             own = np.where(self.squashed, np.tanh(own), own)
         params = d.join_numpy(own, self.spread, head[..., d.head_dim :])
         action = d.mode(params) if greedy else self.exploration(params, head)

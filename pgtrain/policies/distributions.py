@@ -189,7 +189,9 @@ class DiagonalGaussian:
 
     def join_numpy(self, head: np.ndarray, spread: np.ndarray | None, features: np.ndarray) -> np.ndarray:
         assert spread is not None
-        return np.concatenate([head, np.broadcast_to(spread, head.shape)], -1)
+        params = np.empty((*head.shape[:-1], self.param_dim), head.dtype)
+        params[..., : self.dim], params[..., self.dim :] = head, spread
+        return params
 
     def sample_numpy(self, params: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         noise = rng.standard_normal((*params.shape[:-1], self.dim), dtype=np.float32)

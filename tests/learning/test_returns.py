@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pgtrain.learning.returns import (
@@ -323,8 +324,9 @@ each_estimator = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=E
 
 @each_estimator
 def test_no_loop_over_time(estimator) -> None:
+    w = Window(*(x.requires_grad_(x.is_floating_point()) for x in window(0, 1024, 2)))
     with CountOps() as ops:
-        estimator(window(0, 1024, 2))
+        estimator(w)
     assert ops.count < 200
 
 
@@ -396,3 +398,25 @@ def test_wrong_arguments_are_refused() -> None:
         reward_to_go(column, 0.9, row)
     with pytest.raises(ValueError, match="n must be 1 or more, got 0"):
         n_step_return(column, column, column, column, 0.9, 0)
+
+
+def test_transforms_and_graphs_see_the_same_numbers_as_plain_calls() -> None:
+    """Plain CPU tensors are worked on by NumPy; whatever follows a gradient or is mapped must not lose it there."""
+    g = torch.Generator().manual_seed(5)
+    reward, value, after = (torch.randn(13, 4, generator=g) for _ in range(3))
+    ends = torch.rand(13, 4, generator=g) < 0.3
+
+    def of(reward: Tensor) -> Tensor:
+        return gae(reward, value, after, ends, ~ends & (value > 1), 0.9, 0.8)
+
+    plain = of(reward)
+    assert torch.equal(of(reward.clone().requires_grad_()).detach(), plain)
+    columns = torch.func.vmap(lambda r, v, a, e: gae(r, v, a, e, ~e & (v > 1), 0.9, 0.8), 1, 1)
+    assert torch.equal(columns(reward, value, after, ends), plain)
+    direction = torch.randn(13, 4, generator=g)  # linear in the reward: the tangent is GAE of it alone
+    expected = gae(direction, value * 0, after * 0, ends, ~ends & (value > 1), 0.9, 0.8)
+    torch.testing.assert_close(torch.func.jvp(of, (reward,), (direction,))[1], expected)
+    with forward_ad.dual_level():
+        torch.testing.assert_close(
+            forward_ad.unpack_dual(of(forward_ad.make_dual(reward, direction))).tangent, expected
+        )

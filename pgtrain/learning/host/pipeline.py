@@ -46,8 +46,8 @@ class HostPipeline:
         rate = float(learning_rate)
         with np.errstate(all="ignore"):  # what is not finite is looked for, and told
             stats = [self._step(rows, coefficients, rate) for rows in _cut(to_rows(batch), parts)]
-        table = torch.tensor([list(s.values()) for s in stats], dtype=torch.float64)
-        return Tally(tuple(stats[0])[1:], table[:, 1:], table[:, 0] > 0)
+        table = np.array([list(s.values()) for s in stats], np.float64)
+        return Tally(tuple(stats[0])[1:], torch.from_numpy(table[:, 1:]), torch.from_numpy(table[:, 0] > 0))
 
     def _step(self, rows: Rows, coefficients: Coefficients, rate: float) -> dict[str, float]:
         stats = self.source(rows, coefficients)

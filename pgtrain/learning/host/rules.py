@@ -5,6 +5,7 @@ A non-finite gradient never gets here (the host can look before it steps), so th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -32,10 +33,10 @@ def _adam(o: Adam) -> Rule:
         np.multiply(grad, grad, out=square)
         _lerp(m, grad, 1 - b1)
         _lerp(v, square, 1 - b2)
-        np.sqrt(np.multiply(v, 1 / (1 - b2**t), out=root), out=root)
-        np.add(root, o.eps, out=root)
+        scale = math.sqrt(1 - b2**t)  # m̂ / (√v̂ + ε) = scale · m / ((1 − β₁ᵗ)(√v + scale · ε)): a pass less
+        np.add(np.sqrt(v, out=root), scale * o.eps, out=root)
         np.divide(m, root, out=root)
-        np.multiply(root, lr / (1 - b1**t), out=root)
+        np.multiply(root, lr * scale / (1 - b1**t), out=root)
         np.subtract(data, root, out=data)
 
     return step
