@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,9 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
         build.refuse_unused(cfg, overrides, env)
         sinks = make_sinks(run_dir, tensorboard=cfg.monitor.tensorboard, terminal=cfg.monitor.terminal)
         with Monitor(sinks, cfg.monitor.log_every) as monitor:
-            record.write_provenance(
-                run_dir, OmegaConf.to_yaml(OmegaConf.create(convert.to_dict(cfg))), overrides
-            )
             notices = list(env.notices)
             try:
-                with interrupt.stepping():  # the envs' first reset
+                with _recorded(cfg, run_dir, overrides), interrupt.stepping():  # the envs' first reset
                     runner = build.make_runner(cfg, env, monitor, run_dir, interrupt, notices)
                 monitor.start(run_info(cfg, run_dir, overrides, env, runner, notices))
                 runner.run()
@@ -88,6 +86,8 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
                 Exception,
                 SystemExit,
             ) as error:  # an env that calls sys.exit must not end the run without a word
+                if runner is None and isinstance(error, UserError):
+                    raise
                 outcome.status, outcome.error = "failed", _told(error, run_dir)
                 _tell_failure(monitor, outcome.error)
             env.close()  # before the summary: the processor time of workers counts once they have ended
@@ -103,6 +103,21 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
         raise KeyboardInterrupt
     exit_code = interrupt.exit_code if outcome.status == "interrupted" else 0
     return Result(summary, run_dir, runner.policy, exit_code)
+
+
+@contextlib.contextmanager
+def _recorded(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Iterator[None]:
+    """Writes what run this is once it was made, or failed to be; nothing if it is refused (UserError)."""
+    refused = False
+    try:
+        yield
+    except UserError:
+        refused = True
+        raise
+    finally:
+        if not refused:
+            settings = OmegaConf.to_yaml(OmegaConf.create(convert.to_dict(cfg)))
+            record.write_provenance(run_dir, settings, overrides)
 
 
 def cpu_seconds() -> float:
@@ -201,6 +216,7 @@ def make_summary(
         "status": outcome.status,
         "algo": cfg.algo,
         "env": cfg.env.id,
+        "policy": cfg.policy.name,
         "seed": cfg.seed,
         "steps": progress.steps,
         "iterations": progress.iterations,

@@ -55,12 +55,15 @@ class Masked(TestEnv):
     """A new mask at every step, in info or in the observation's key `where`.
 
     Discrete: reward = index / 5, so that the best play takes the largest index that is allowed; other kinds: 1. At the
-    step `dead` of an episode the mask allows nothing. So does an episode's last mask: nobody acts on it.
+    step `dead` of an episode the mask allows nothing. So does an episode's last mask: nobody acts on it. Info has masks
+    from step `first` of the env's life on; before, everything is allowed.
     """
 
-    def __init__(self, kind: str = "discrete", where: str = "info", dead: int = -1, **kwargs: Any) -> None:
+    def __init__(
+        self, kind: str = "discrete", where: str = "info", dead: int = -1, first: int = 0, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        self.action_space = MASKED[kind]
+        self.action_space, self.first = MASKED[kind], first
         self.kind, self.where, self.dead = kind, where, dead
         self.mask: Any = None
         vector = spaces.Box(-10.0, 10.0, (2,), np.float32)
@@ -91,10 +94,10 @@ class Masked(TestEnv):
         return super().reset(**kwargs)[0], self.told()
 
     def told(self) -> dict[str, Any]:
-        return {"action_mask": self.mask} if self.where == "info" else {}
+        return {"action_mask": self.mask} if self.where == "info" and self.life >= self.first else {}
 
     def play(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        assert self.allowed(action), f"{action!r} is ruled out by {self.mask!r}"
+        assert self.first or self.allowed(action), f"{action!r} is ruled out by {self.mask!r}"
         reward = (int(action) - 2) / 5 if self.kind == "discrete" else 1.0
         return self.observe(), reward, self.t >= 8, False, self.told()
 

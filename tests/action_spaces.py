@@ -10,6 +10,7 @@ from gymnasium import Space, spaces
 ACTION_SPACES: dict[str, Space[Any]] = {
     "Discrete": spaces.Discrete(4),
     "Discrete with a start": spaces.Discrete(3, start=-1),
+    "Discrete of another dtype": spaces.Discrete(3, dtype=np.int32),
     "MultiDiscrete": spaces.MultiDiscrete([2, 3], start=[1, -1]),
     "MultiDiscrete, 2-D": spaces.MultiDiscrete([[2, 3], [4, 2]]),
     "MultiBinary": spaces.MultiBinary(4),
@@ -17,6 +18,7 @@ ACTION_SPACES: dict[str, Space[Any]] = {
     "Box": spaces.Box(np.array([-1, 0, -3], np.float32), np.array([1, 5, -2], np.float32)),
     "Box, 2-D float64": spaces.Box(-2.0, 1.0, (2, 2), np.float64),
     "Box of integers": spaces.Box(0, 10, (2,), np.int64),
+    "Box of one number": spaces.Box(-2, 3, (), np.float32),
     "Box with one bound": spaces.Box(np.array([0, -1], np.float32), np.array([np.inf, 1], np.float32)),
     "Box without bounds": spaces.Box(-np.inf, np.inf, (2,), np.float32),
     "Dict": spaces.Dict({"gear": spaces.Discrete(3, start=1), "steer": spaces.Box(-1, 1, (2,), np.float32)}),

@@ -341,6 +341,13 @@ class NeedsPackage(TestEnv):
         raise gym.error.DependencyNotInstalled(f'Not installed, run `pip install "gymnasium[{extra}]"`')
 
 
+class NoReset(TestEnv):
+    """Raises at its first reset."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        raise RuntimeError("no map to start on")
+
+
 _ENVS: dict[str, Any] = {
     c.__name__: c
     for c in (
@@ -357,7 +364,7 @@ _ENVS: dict[str, Any] = {
             ShapeChange,
             Hangs,
         ),
-        *(DictMixed, Dies, NeedsPackage),
+        *(DictMixed, Dies, NeedsPackage, NoReset),
     )
 }
 for _name, _entry in {**_ENVS, "LateLimit": late_limit}.items():

@@ -63,14 +63,46 @@ REFUSED: dict[str, spaces.Space[Any]] = {
     "Graph": spaces.Graph(spaces.Discrete(2), None),
     "Dict with a Sequence": spaces.Dict({"a": box(2), "b": spaces.Sequence(spaces.Discrete(2))}),
     "Discrete(2_000_000)": spaces.Discrete(2_000_000),
+    "Dict of Text": spaces.Dict({"say": spaces.Text(5)}),
+    "Box (0,)": box(0),
 }
 
+PARTS, BITS = "one categorical for each part", "one Bernoulli for each bit"
+FACTORED = ", all factored"
 ACTIONS: dict[str, tuple[spaces.Space[Any], str]] = {
     "Discrete(3, start=-1)": (spaces.Discrete(3, start=-1), "categorical"),
+    "MultiDiscrete [2, 3], start=[4, -1]": (spaces.MultiDiscrete([2, 3], start=[4, -1]), PARTS),
+    "MultiDiscrete [[2, 3], [4, 5]]": (spaces.MultiDiscrete([[2, 3], [4, 5]]), PARTS),
+    "MultiBinary (4,)": (spaces.MultiBinary(4), BITS),
+    "MultiBinary (2, 3)": (spaces.MultiBinary((2, 3)), BITS),
     "Box (2,) float32": (box(2), "Gaussian"),
+    "Box () float32 (a number)": (box(low=-2, high=3), "Gaussian"),
     "Box (2, 2) float64": (box(2, 2, dtype=F64), "Gaussian"),
     "Box (1,) int64": (box(1, low=0, high=10, dtype=np.int64), "Gaussian, rounded"),
+    "Box (2,) with one bound in a dimension": (
+        spaces.Box(np.array([0, -1], F32), np.array([np.inf, 1], F32)),
+        "Gaussian, mean without tanh in that dimension",
+    ),
     "Box (1,) without bounds": (box(1, low=-np.inf, high=np.inf), "Gaussian, mean without tanh"),
+    "Dict of Discrete and Box": (
+        spaces.Dict({"gear": spaces.Discrete(3, start=1), "steer": box(2)}),
+        "categorical, Gaussian" + FACTORED,
+    ),
+    "Tuple of MultiBinary, Dict of MultiDiscrete and Box": (
+        spaces.Tuple(
+            [spaces.MultiBinary(2), spaces.Dict({"a": spaces.MultiDiscrete([2, 3]), "b": box(1, high=4)})]
+        ),
+        f"{BITS}, {PARTS}, Gaussian{FACTORED}",
+    ),
+}
+
+REFUSED_ACTIONS: dict[str, spaces.Space[Any]] = {
+    "Text": spaces.Text(5),
+    "Sequence": spaces.Sequence(spaces.Discrete(2)),
+    "Graph": spaces.Graph(spaces.Discrete(2), None),
+    "OneOf (Discrete, Box)": spaces.OneOf([spaces.Discrete(2), box(2)]),
+    "Dict with a Text": spaces.Dict({"do": spaces.Discrete(2), "say": spaces.Text(5)}),
+    "Box (0,)": box(0),
 }
 
 
@@ -82,7 +114,7 @@ class AnySpace(TestEnv):
         found = OBSERVATIONS[observation][0] if observation in OBSERVATIONS else REFUSED[observation]
         self.observation_space = found
         if action:
-            self.action_space = ACTIONS[action][0]
+            self.action_space = ACTIONS[action][0] if action in ACTIONS else REFUSED_ACTIONS[action]
 
     def observe(self) -> Any:
         if self.t == 0:

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pgtrain import build
 from pgtrain.envs.vector import adapt_vector_env
 from pgtrain.interrupt import Interrupted
-from pgtrain.learning.batch import flatten
+from pgtrain.learning.batch import flatten, sequences
 from pgtrain.monitor.dashboard import BY_TAG
 from pgtrain.monitor.diagnostics import experience_metrics, locate_non_finite, policy_metrics
 from pgtrain.runner import Progress, Runner
@@ -403,6 +403,39 @@ def test_metrics_of_experience_are_of_real_rows() -> None:
             "critic/explained_variance": 1 - (y - v).var() / y.var(),
         },
         rel=1e-5,
+    )
+
+
+def test_metrics_of_sequences_are_of_real_rows() -> None:
+    """Memory: what fills up sequences does not count, whatever it holds."""
+    rng = np.random.default_rng(1)
+    weight = (rng.random((7, 3)) < 0.7).astype(float)
+    value, advantage, target = rng.standard_normal((3, 7, 3))
+    policy = make_policy(1, gym.spaces.Box(-1, 1, (2,)))
+    action = torch.from_numpy(rng.normal(size=(7, 3, 2))).float()
+    r = make_rollout(np.ones((7, 3)), weight=weight, value=value, action=action, policy=policy)
+    r = r.replace(advantage=torch.from_numpy(advantage), value_target=torch.from_numpy(target))
+    batch = sequences(r, None, 2)
+    assert batch.weight.shape[0] == 2 and (batch.weight == 0).any()
+    batch = batch._replace(log_prob=torch.where(batch.weight > 0, batch.log_prob, 1e3))
+    used = weight > 0
+    a, v, y = advantage[used], value[used], target[used]
+    got = experience_metrics(batch, critic=True) | policy_metrics(policy, batch)
+    assert {name: float(x) for name, x in got.items()} == pytest.approx(
+        {
+            "advantage/mean": a.mean(),
+            "advantage/std": a.std(ddof=1),
+            "advantage/min": a.min(),
+            "advantage/max": a.max(),
+            "critic/value": v.mean(),
+            "critic/explained_variance": 1 - (y - v).var() / y.var(),
+            "policy/kl": 0.0,
+            "policy/approx_kl": 0.0,
+            "policy/std": 1.0,
+            "policy/clipped_actions": (np.abs(action.numpy()[used]) > 1).mean(),
+        },
+        rel=1e-5,
+        abs=1e-6,
     )
 
 

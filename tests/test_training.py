@@ -213,3 +213,23 @@ def test_threads_take_turns(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         configs = list(pool.map(lambda seed: compose([f"seed={seed}"]).config.seed, range(8)))
     assert configs == list(range(8))
+
+
+def test_what_a_network_of_ones_own_refuses_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    given = ["algo=ppo", "policy=tests.nets_for_tests:Wide", "policy.kwargs.widt=3", "monitor.terminal=plain"]
+    with pytest.raises(UserError, match=r"policy=tests\.nets_for_tests:Wide cannot be made: .*'widt'"):
+        training.train(compose(given).config, tmp_path, given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_fails_before_its_start_says_so_in_its_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the first reset: no sink was opened yet, and none may be told to have failed."""
+    with pytest.raises(TrainingError, match="at reset 1"):
+        train(tmp_path, env_id("NoReset"), monitor={"terminal": "plain", "tensorboard": True})
+    out, err = capsys.readouterr()
+    assert "left out from here on" not in out + err + log(tmp_path)
+    assert "ERROR   the run failed" in log(tmp_path) and "at reset 1" in log(tmp_path)
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+    assert (tmp_path / "config.yaml").exists() and (tmp_path / "versions.json").exists()

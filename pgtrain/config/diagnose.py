@@ -67,8 +67,9 @@ def _misplaced_group(override: Override, tree: DictConfig) -> ConfigError:
     base = class_of(parent.replace("/", "."))
     owners = [n for n, cls in OPTIONS.get(base, {}).items() if name in type_hints(cls)] if base else []
     chosen = tree.hydra.runtime.choices.get(parent)
+    where = f"; {parent}={'|'.join(owners)} has one" if owners else ""
     return ConfigError(
-        f"{override.input_line}: {parent}={chosen} has no {name}; {parent}={'|'.join(owners) or '?'} has one",
+        f"{override.input_line}: {parent}={chosen} has no {name}{where}",
         group,
     )
 

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,22 @@ def has_box(space: Space[Any]) -> bool:
     return any(isinstance(leaf, spaces.Box) for _, leaf in leaves(space))
 
 
+def with_arrays(space: Space[Any]) -> Callable[[Any], Any] | None:
+    """Turns one env's action into a member where taking it out of a batch has made a 0-d Box's array a bare number;
+    None where no part is a 0-d Box, and the action is a member as it is."""
+    if not any(isinstance(leaf, spaces.Box) and leaf.shape == () for _, leaf in leaves(space)):
+        return None
+
+    def convert(action: Any, part: Space[Any] = space) -> Any:
+        if isinstance(part, spaces.Dict):
+            return {key: convert(action[key], inner) for key, inner in part.spaces.items()}
+        if isinstance(part, spaces.Tuple):
+            return tuple(convert(a, inner) for a, inner in zip(action, part.spaces, strict=True))
+        return np.asarray(action, part.dtype) if isinstance(part, spaces.Box) else action
+
+    return convert
+
+
 class ActionAdapter:
     """Turns a batch of the policy's actions into members of the env's action space, as a vector env takes them.
 
@@ -60,6 +76,11 @@ class ActionAdapter:
         self._leaves = [_leaf(leaf, path, env_id) for path, leaf in leaves(space)]
         if not self._leaves:
             raise UserError(f"env={env_id}: its action space {space} is empty: there is nothing to choose")
+        for (path, leaf), made in zip(leaves(space), self._leaves, strict=True):
+            if not made.width:
+                raise UserError(
+                    f"env={env_id}: its action space{at(path)} {leaf} is empty: there is nothing to choose"
+                )
         total = sum(leaf.width for leaf in self._leaves)
         self.width: int | None = None if isinstance(space, spaces.Discrete) else total  # None: one index [N]
 
@@ -117,7 +138,7 @@ def _leaf(space: Space[Any], path: Path, env_id: str) -> _Indices | _Numbers:
     if isinstance(space, spaces.Box):
         return _Numbers(space)
     if isinstance(space, spaces.Discrete):
-        return _Indices(np.array([space.n]), int(space.start), (), np.int64, at(path), env_id)
+        return _Indices(np.array([space.n]), int(space.start), (), space.dtype, at(path), env_id)
     if isinstance(space, spaces.MultiDiscrete):
         return _Indices(space.nvec, space.start, space.shape, space.dtype, at(path), env_id)
     if isinstance(space, spaces.MultiBinary):

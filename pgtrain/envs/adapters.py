@@ -85,7 +85,7 @@ class SyncEnv(VectorEnv):
     def masks_in_info(self, found: bool) -> None:
         super().masks_in_info(found)
         for guard in self._guards:
-            guard.masks = self._masks
+            guard.masks = self._masks or masks.NoMask()
 
     def reset(self, seed: int) -> np.ndarray:
         return self.reset_each(env_seeds(seed, self.num_envs))
@@ -215,9 +215,9 @@ class GuestEnv(VectorEnv):
 
     def _mask_rows(self, obs: Any, info: Any, when: str) -> np.ndarray | None:
         """[N, M]; after an episode's last observation (`reset_next`) the action is not used and all are allowed."""
-        if self._masks is None:
-            return None
         try:
+            if self._masks is None:
+                return masks.NoMask()(obs, info) if self.masks_unknown else None
             found = self._masks.find(obs, info)
             return self._masks.layout.rows(found, self.num_envs, self._reset_next)
         except (ValueError, TrainingError) as error:

@@ -8,10 +8,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from pgtrain.envs.masks import MaskReader
+from pgtrain.envs.actions import with_arrays
+from pgtrain.envs.masks import MaskReader, NoMask
 from pgtrain.envs.registry import one_line
 from pgtrain.envs.spaces import conform
 from pgtrain.types import TrainingError
+
+_FORM = "Gymnasium's reset returns (observation, info), and step (observation, reward, terminated, truncated, info)"
 
 
 class Guard(gym.Wrapper[Any, Any, Any, Any]):
@@ -34,7 +37,8 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
         self._is_box = isinstance(self._space, spaces.Box)
         self._shape, self._dtype = self._space.shape, self._space.dtype
         self._obs: Any = None
-        self.masks: MaskReader | None = None
+        self._arrays = with_arrays(env.action_space)
+        self.masks: MaskReader | NoMask | None = None
         self.mask: np.ndarray | None = None
         self._now = now if now is not None else np.zeros(1, np.int64)
 
@@ -59,7 +63,9 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
         self.steps += 1
         self.episode_step += 1
         try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
+            obs, reward, terminated, truncated, info = self.env.step(
+                action if self._arrays is None else self._arrays(action)
+            )
             self._obs = self._conform(obs)
             if self.masks is not None and not (terminated or truncated):  # nobody acts at an episode's end
                 self.mask = self.masks(self._obs, info)
@@ -77,6 +83,8 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
     def _fail(self, error: Exception, when: str) -> NoReturn:
         kind = "" if isinstance(error, TrainingError) else f"{type(error).__name__}: "
         text = one_line(str(error))
+        if isinstance(error, (TypeError, ValueError)) and "unpack" in text:
+            text += f" ({_FORM})"
         raise TrainingError(f"env={self.env_id}, env index {self.index}, at {when}: {kind}{text}") from error
 
 

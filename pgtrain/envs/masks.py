@@ -68,7 +68,10 @@ class _Leaf:
     def row(self, mask: Any) -> np.ndarray:
         if mask is None:
             return np.full(self.width, self.most, np.float32)
-        row = _flat(mask)
+        try:
+            row = _flat(mask)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"action mask{at(self.path)}: expected numbers, got {mask!r}") from error
         if len(row) != self.width:
             raise ValueError(
                 f"action mask{at(self.path)}: expected {self.width} numbers for {self.space}, got {len(row)}"
@@ -115,6 +118,18 @@ class MaskReader:
         if not isinstance(info, dict) or INFO_KEY not in info:
             raise ValueError(f"info has no {INFO_KEY!r} here; env.action_mask=none plays without masks")
         return info[INFO_KEY]
+
+
+class NoMask:
+    """Stands in for a reader where the first reset gave no mask: one that comes later must not be passed over."""
+
+    def __call__(self, obs: Any, info: Any) -> None:
+        """Raises ValueError."""
+        if isinstance(info, dict) and INFO_KEY in info:
+            raise ValueError(
+                f"info has {INFO_KEY!r} here, but had none at the first reset: give one at every reset and step "
+                "(None allows everything), or set env.action_mask=none"
+            )
 
 
 def in_info(env: Any) -> bool:

@@ -113,9 +113,16 @@ class EnvFactory:
         return env, _gymnasium_warnings(caught)
 
     def _bare(self) -> gym.Env[Any, Any]:
-        return gym.make(
+        env = gym.make(
             self.spec, max_episode_steps=self.max_episode_steps, disable_env_checker=True, **self.kwargs
         )
+        for name in ("observation_space", "action_space"):
+            space = getattr(env, name, None)
+            if not isinstance(space, gym.Space):
+                raise UserError(
+                    f"env={self.env_id}: its {name} is {space!r}, no space of Gymnasium; set it in its constructor"
+                )
+        return env
 
     def _game(self, atari: Atari) -> gym.Env[Any, Any]:
         frame_skip_of(self.kwargs, atari)

@@ -49,6 +49,8 @@ class ObservationEncoder:
                 self._add(part, (*path, key), one_hot_max, env_id)
             return
         name = ".".join(map(str, path))
+        if space.shape is not None and 0 in space.shape:
+            return  # no numbers at all
         if path and is_text(space):
             self.dropped.append(name)
             return

@@ -123,10 +123,10 @@ def final_report(summary: Mapping[str, Any], run_dir: str | Path) -> str:
     rows += [("", ""), ("run folder", _short(run_dir))]
     if any(run_dir.glob("events.out.tfevents.*")):
         rows.append(("look at it", f"{_program('tensorboard')} --logdir {shown}"))
-    env = str(summary.get("env", ""))
-    repeated = (
-        f" env={shlex.quote(env)}" if ":" in env else ""
-    )  # eval imports no module that only the run names
+    named = {key: str(summary.get(key, "")) for key in ("env", "policy")}
+    repeated = "".join(  # eval imports no module that only the run names
+        f" {key}={shlex.quote(name)}" for key, name in named.items() if ":" in name
+    )
     rows.append(("evaluate it", f"{_program('pgtrain')} eval {shown}{repeated}"))
     width = max(len(name) for name, _ in rows)
     lines = [f"{title}: {summary.get('status', '?')}", ""]

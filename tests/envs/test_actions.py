@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
-from pgtrain.envs.actions import ActionAdapter
+from pgtrain.envs.actions import ActionAdapter, with_arrays
 from pgtrain.types import TrainingError, UserError
 from tests.action_spaces import ACTION_SPACES
 
@@ -60,7 +61,8 @@ def test_each_env_gets_a_member_of_its_space(name: str) -> None:
     rows = np.stack([rng.normal(0, 50, 64) if n is None else rng.integers(0, n, 64) for n in sizes], 1)
     rows = rows[:, 0] if decode.width is None else rows
     batch = decode(rows)
-    members = list(iterate(batch_space(space, 64), batch))
+    convert = with_arrays(space) or (lambda action: action)
+    members = [convert(action) for action in iterate(batch_space(space, 64), batch)]
     for member, row in zip(members, rows.reshape(64, -1), strict=True):
         assert space.contains(member), member
         back = np.concatenate(_numbers(space, member))
@@ -108,3 +110,45 @@ def test_other_action_spaces_are_refused_by_name(space: Any, where: str) -> None
 def test_a_space_without_actions_is_refused() -> None:
     with pytest.raises(UserError, match=r"env=X-v0: its action space .* is empty"):
         ActionAdapter(spaces.Tuple(()), "X-v0")
+
+
+@pytest.mark.parametrize(
+    ("space", "text"),
+    [
+        (spaces.Box(-1, 1, (0,)), r"action space Box\(.*\(0,\), float32\) is empty"),
+        (
+            spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (2, 0))}),
+            r"action space at b Box.* is empty",
+        ),
+        (spaces.MultiDiscrete([]), "is empty"),
+    ],
+)
+def test_a_part_without_numbers_is_refused(space: Any, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        ActionAdapter(space, "X-v0")
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8])
+def test_a_discrete_action_has_the_dtype_of_its_space(dtype: Any) -> None:
+    space = spaces.Discrete(3, start=2, dtype=dtype)
+    actions = ActionAdapter(space)(np.array([0, 2]))
+    assert actions.dtype == dtype and all(space.contains(a) for a in actions)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1, 1, (), np.float64),
+        spaces.Dict({"a": spaces.Tuple([spaces.Box(0, 9, (), np.int64), spaces.Discrete(2)])}),
+    ],
+)
+def test_a_number_reaches_the_env_as_an_array(space: Any) -> None:
+    """Gymnasium's Box.contains casts a bare number, with a warning each time."""
+    convert = with_arrays(space)
+    assert convert is not None
+    batch = ActionAdapter(space)(np.ones((2, 2 if isinstance(space, spaces.Dict) else 1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for action in iterate(batch_space(space, 2), batch):
+            assert space.contains(convert(action))
+    assert with_arrays(spaces.Box(-1, 1, (1,))) is None

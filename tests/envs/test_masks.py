@@ -50,6 +50,7 @@ def test_masks_of_gymnasium_become_rows(space: Any, mask: Any, row: list[int]) -
         (spaces.MultiDiscrete([2, 2]), [1, 1, 0, 0], "allows no action"),
         (NEST, {"a": ([0, 0],)}, r"action mask at a\.0 allows no action"),
         (spaces.MultiBinary(2), [3, 0], r"expected 0, 1 \(must be 1\) or 2"),
+        (spaces.Discrete(3), "left", "action mask: expected numbers, got 'left'"),
     ],
 )
 def test_masks_that_do_not_fit_are_told(space: Any, mask: Any, text: str) -> None:
@@ -136,6 +137,34 @@ def test_a_guest_names_env_and_step_too() -> None:
     text = r"env=X-v0, at step 3 of the vector env: env index 0: action mask allows no action"
     with adapt_vector_env(vec, "X-v0") as env, pytest.raises(TrainingError, match=text):
         play(env, "discrete")
+
+
+@pytest.mark.parametrize("backend", ["sync", "process"])
+def test_a_mask_that_comes_late_is_not_passed_over(backend: str) -> None:
+    text = r"env index 0, at step 3 \(step 3 of episode 1\): .*info has 'action_mask' here, but had none at the first"
+    with make_vector_env(ID, 2, kwargs={"first": 3}, backend=backend) as env:
+        env.reset(0)
+        for _ in range(2):
+            env.step(np.zeros(2, np.int64))
+        with pytest.raises(TrainingError, match=text):
+            env.step(np.zeros(2, np.int64))
+
+
+def test_a_guest_passes_over_no_late_mask_either() -> None:
+    vec = SyncVectorEnv([lambda: gym.make(ID, first=3)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    with adapt_vector_env(vec, "X-v0") as env:
+        env.reset(0)
+        env.step(np.zeros(2, np.int64))
+        env.step(np.zeros(2, np.int64))
+        with pytest.raises(TrainingError, match=r"at step 3 of the vector env: info has 'action_mask' here"):
+            env.step(np.zeros(2, np.int64))
+
+
+def test_none_leaves_late_masks_alone() -> None:
+    with make_vector_env(ID, 1, kwargs={"first": 2}, action_mask="none") as env:
+        env.reset(0)
+        for _ in range(4):
+            env.step(np.full(1, 0, np.int64))
 
 
 def test_none_leaves_masks_alone() -> None:

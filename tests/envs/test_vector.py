@@ -529,3 +529,54 @@ def test_importing_the_envs_does_not_import_torch() -> None:
     code = "import sys, json, pgtrain.envs.vector, pgtrain.envs.workers; print(json.dumps('torch' in sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(run.stdout) is False
+
+
+# ---------------------------------------------------------------- envs that are not written for Gymnasium's API
+
+
+class _Odd(tests.envs_for_tests.TestEnv):
+    """`fault`: what is not as Gymnasium has it."""
+
+    def __init__(self, fault: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.fault = fault
+        if fault.endswith("space"):
+            setattr(self, fault, None)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return np.zeros(3) if self.fault == "reset" else super().reset(**kwargs)
+
+    def play(self, action: Any) -> Any:
+        return (self.observe(), 0.0, False, {}) if self.fault == "step" else super().play(action)
+
+
+gym.register("Test/Odd-v0", entry_point=_Odd)
+
+
+@pytest.mark.parametrize("backend", ["sync", "process"])
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_an_env_without_a_space_is_refused(backend: str, name: str) -> None:
+    with pytest.raises(UserError, match=rf"^env=Test/Odd-v0: its {name} is None, no space of Gymnasium"):
+        make_vector_env("Test/Odd-v0", 2, kwargs={"fault": name}, backend=backend)
+
+
+@pytest.mark.parametrize(("fault", "when"), [("reset", "reset 1"), ("step", "step 1")])
+@pytest.mark.parametrize("limit", [None, 5])
+def test_results_of_another_form_are_explained(fault: str, when: str, limit: int | None) -> None:
+    text = rf"at {when}.*values to unpack.*reset returns \(observation, info\), and step \(observation, reward, term"
+    with make_vector_env("Test/Odd-v0", 1, kwargs={"fault": fault}, max_episode_steps=limit) as env:
+        if fault == "step":
+            env.reset(0)
+        with pytest.raises(TrainingError, match=text):
+            env.step(zeros(1)) if fault == "step" else env.reset(0)
+
+
+def test_numbers_reach_an_env_as_arrays_of_their_space() -> None:
+    """A 0-d Box, on every way to the env; the env raises for what is no member."""
+    kwargs = {"space": "Box of one number"}
+    for backend in ("sync", "process"):
+        with make_vector_env("tests.action_envs:Test/AnyAction-v0", 2, kwargs=kwargs, backend=backend) as env:
+            env.reset(0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                env.step(np.full((2, 1), 0.5, np.float32))

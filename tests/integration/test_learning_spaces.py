@@ -21,16 +21,17 @@ def train(folder: Path, *overrides: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_discrete_observations(tmp_path: Path) -> None:
-    """Without slipping, the best policy of FrozenLake reaches the goal always."""
+    """Without slipping and greedy all episodes are the same one: it reaches the goal or does not."""
     summary = train(tmp_path, "env=FrozenLake-v1", "env.kwargs.is_slippery=false", "total_steps=40000")
-    assert summary["eval_return_mean"] >= 0.95
+    assert summary["eval_return_mean"] == 1.0
 
 
 @pytest.mark.slow
 def test_a_tuple(tmp_path: Path) -> None:
-    """Sutton & Barto's optimal policy of Blackjack loses about 0.05 a game; a uniform one about 0.4."""
+    """Sutton & Barto's optimal policy of Blackjack loses about 0.05 a game; a uniform one about 0.4. The mean of 4000
+    games, each ±1 or 0, has a standard error of 0.015."""
     summary = train(tmp_path, "env=Blackjack-v1", "total_steps=60000", "gamma=1.0", "eval.episodes=4000")
-    assert summary["eval_return_mean"] >= -0.12
+    assert summary["eval_return_mean"] >= -0.1
 
 
 @pytest.mark.slow

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from pgtrain import build
+from pgtrain.build_distribution import make_distribution
+from pgtrain.config.schema import BetaConfig, StateDependentConfig, TanhGaussianConfig
+from pgtrain.envs.actions import leaves
 from pgtrain.types import UserError
 from tests import spaces_for_tests
-from tests.spaces_for_tests import ACTIONS, OBSERVATIONS, REFUSED
+from tests.spaces_for_tests import ACTIONS, FACTORED, OBSERVATIONS, REFUSED, REFUSED_ACTIONS
 from tests.support import configure, critic_only, make_runner
 
 DOCS = Path(__file__).parents[2] / "docs" / "spaces.md"
@@ -68,10 +75,28 @@ def test_observations(tmp_path: Path, name: str) -> None:
         }
 
 
+DRAWN = {
+    "categorical": "categorical",
+    "multi_categorical": "one categorical for each part",
+    "bernoulli": "one Bernoulli for each bit",
+    "gaussian": "Gaussian",
+}
+
+
 @pytest.mark.parametrize("name", ACTIONS)
 def test_actions(tmp_path: Path, name: str) -> None:
-    policy, _ = two_iterations(tmp_path, action=name)
-    assert ("categorical" in ACTIONS[name][1]) == (policy.log_std is None)
+    """The env raises for an action that is no member of its space."""
+    policy, env = two_iterations(tmp_path, action=name)
+    whole, told = policy.distribution, ACTIONS[name][1]
+    parts = getattr(whole, "parts", [whole])
+    words = [DRAWN[part.name] for part in parts]
+    boxes = [space for _, space in leaves(env.action_space) if isinstance(space, spaces.Box)]
+    words += ["rounded"] * any(np.issubdtype(space.dtype, np.integer) for space in boxes)
+    of_boxes = np.concatenate([np.full(part.head_dim, part.name == "gaussian") for part in parts])
+    with_tanh = policy.squashed.numpy()[of_boxes]
+    if not with_tanh.all():
+        words.append("mean without tanh" + " in that dimension" * bool(with_tanh.any()))
+    assert told == ", ".join(words) + FACTORED * (len(parts) > 1)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -79,6 +104,13 @@ def test_refused_before_anything_starts(name: str) -> None:
     with pytest.raises(UserError) as told:
         build.make_env(settings(observation=name), 2)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", REFUSED_ACTIONS)
+def test_actions_are_refused_before_anything_starts(name: str) -> None:
+    with pytest.raises(UserError) as told:
+        build.make_env(settings(action=name), 2)
+    assert "\n" not in str(told.value) and "its action space" in str(told.value)
 
 
 def table(rows: dict[str, str], head: str) -> str:
@@ -89,18 +121,37 @@ def generated() -> dict[str, str]:
     """Name of a block in docs/spaces.md → its text."""
     blocks = {
         "observations": table({k: v for k, (_, v) in OBSERVATIONS.items()}, "observation space"),
-        "actions": table({k: v for k, (_, v) in ACTIONS.items()}, "action space"),
+        "actions": table(
+            {k: f"{v} | {other_distributions(k)}" for k, (_, v) in ACTIONS.items()}, "action space"
+        )
+        .replace("supported how |", "supported how | `policy/distribution` may also be |")
+        .replace("|---|---|", "|---|---|---|"),
     }
-    refused = {}
-    for name in REFUSED:
-        try:
-            build.make_env(settings(observation=name), 1)
-        except UserError as error:
-            refused[name] = str(error).partition(": ")[2]
-    blocks["refused"] = table(refused, "observation space").replace(
-        "supported how", "refused before training"
-    )
+    for block, kind, names in (
+        ("refused", "observation", REFUSED),
+        ("refused_actions", "action", REFUSED_ACTIONS),
+    ):
+        refused = {}
+        for name in names:
+            try:
+                build.make_env(settings(**{kind: name}), 1)
+            except UserError as error:
+                refused[name] = str(error).partition(": ")[2]
+        text = table(refused, f"{kind} space")
+        blocks[block] = text.replace("supported how", "refused before training")
     return blocks
+
+
+def other_distributions(action: str) -> str:
+    """Those that a policy for this action space can be made with, besides the default."""
+    found = []
+    for kind in (TanhGaussianConfig(), BetaConfig(), StateDependentConfig()):
+        cfg = settings(action=action)
+        cfg = dataclasses.replace(cfg, policy=dataclasses.replace(cfg.policy, distribution=kind))
+        with build.make_env(cfg, 1) as env, contextlib.suppress(UserError):
+            make_distribution(cfg, env)
+            found.append(f"`{kind.name}`")
+    return ", ".join(found) or "–"
 
 
 def write() -> None:

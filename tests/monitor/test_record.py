@@ -212,6 +212,8 @@ def test_final_report_tells_what_was_reached_and_what_to_do(
     ):
         assert part in text
     assert "skipped" not in text and "error" not in text
+    named = SUMMARY | {"env": "my_pkg:E-v0", "policy": "my_nets:Wide"}
+    assert "eval 'outputs/my run' env=my_pkg:E-v0 policy=my_nets:Wide" in final_report(named, folder)
 
 
 def test_final_report_of_a_run_that_ended_early(tmp_path: Path) -> None:

@@ -92,7 +92,10 @@ class TensorBoardSink(Sink):
         self._add(summary, self._last_step)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The final numbers: metrics for the HParams table, the last point of the evaluations' curve, and a text."""
+        """The final numbers: metrics for the HParams table, the last point of the evaluations' curve, and a text.
+        Nothing of a run that failed before its start."""
+        if self._writer is None:
+            return
         step = int(summary.get("steps") or self._last_step)
         final = {tag: summary.get(key) for tag, key in _FINAL.items()}
         if self._evaluated_at != step:

@@ -18,7 +18,6 @@ class TextLogSink(Sink):
         self._file = None
 
     def start(self, info: RunInfo) -> None:
-        self._file = self.path.open("a", encoding="utf-8", errors="replace")
         self.message(
             f"start: {info.algo} on {info.env_id}, seed {info.seed}, {info.total_steps:,} steps, {info.num_envs} envs, "
             f"{info.device}, {info.parameters}",
@@ -26,8 +25,8 @@ class TextLogSink(Sink):
         )
 
     def message(self, text: str, level: str) -> None:
-        if self._file is None:
-            raise RuntimeError("message() before start()")
+        if self._file is None:  # opened by what comes first: a run that fails before its start tells why, too
+            self._file = self.path.open("a", encoding="utf-8", errors="replace")
         stamp = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
         self._file.write(f"{stamp} {level.upper():7} {text}\n")
         self._file.flush()
