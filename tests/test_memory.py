@@ -188,7 +188,8 @@ def test_minibatches_are_whole_sequences(size: int | None, columns: int) -> None
     )
     orders = set()
     for _ in range(6):
-        parts = update._minibatches(batch)
+        index = update._parts(batch)
+        parts = [batch] if index is None else [batch.rows(part) for part in index]
         assert all(part.value.shape[0] == 12 and part.parts <= columns for part in parts)
         assert all(part.inputs.shape == (12, part.parts, batch.inputs.shape[-1]) for part in parts)
         assert sum(part.episodes for part in parts) == pytest.approx(8.0)

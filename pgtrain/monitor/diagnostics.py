@@ -1,7 +1,4 @@
-"""What a rollout and an update say about the state of training, as 0-d tensors under the dashboard's tags.
-
-A batch holds real transitions only, so that no weights are needed here.
-"""
+"""What a rollout and an update say about the state of training, as 0-d tensors under the dashboard's tags."""
 
 from __future__ import annotations
 
@@ -14,10 +11,15 @@ from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.rollout import Rollout
 
 
+def transitions(batch: Batch, x: Tensor) -> Tensor:
+    """The entries of x that belong to real transitions, [B]: sequences [T, n] may have rows of weight 0."""
+    return x if x.ndim == 1 else x[batch.weight > 0]
+
+
 def experience_metrics(batch: Batch, critic: bool) -> dict[str, Tensor]:
     """Advantages as estimated (before any normalisation) and the critic that they were estimated with."""
     read = (batch.advantage, batch.value, batch.value_target)
-    advantage, value, target = (statistics.double(column) for column in read)
+    advantage, value, target = (statistics.double(transitions(batch, column)) for column in read)
     x = torch.stack([advantage, value, target, target - value])  # [4, B]: all numbers from a few passes
     mean = x.mean(1)
     variance = (x - mean[:, None]).square().sum(1) / (x.shape[1] - 1)  # of a single row: nan
@@ -39,13 +41,13 @@ def experience_metrics(batch: Batch, critic: bool) -> dict[str, Tensor]:
 def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
     """How far the update moved the policy, measured after it: KL(old ‖ new) exactly and by the k3 estimate."""
     new = policy.evaluate_actor(batch.inputs, batch.action)
-    log_ratio = statistics.double(new.log_prob - batch.log_prob)
+    log_ratio = statistics.double(transitions(batch, new.log_prob - batch.log_prob))
     metrics = {
-        "policy/kl": policy.distribution.kl(batch.params, new.params).mean(),
+        "policy/kl": transitions(batch, policy.distribution.kl(batch.params, new.params)).mean(),
         "policy/approx_kl": (torch.expm1(log_ratio) - log_ratio).mean(),
     }
     for name, value in policy.distribution.metrics(batch.params, batch.action).items():
-        metrics[name] = value.mean()
+        metrics[name] = transitions(batch, value).mean()
     return metrics
 
 

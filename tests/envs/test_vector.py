@@ -440,7 +440,7 @@ def test_a_fault_of_a_guest_is_told() -> None:
         (
             "Test/OneStep-v0",
             {"backend": "native"},
-            r"there is no batched env=Test/OneStep-v0; pgtrain has Acrobot-v1, CartPole-v0",
+            r"there is no batched env=Test/OneStep-v0; pgtrain has Acrobot-v1, ",
         ),
         (
             "Test/OneStep-v0",
