@@ -23,6 +23,7 @@ from pgtrain.build_pathwise import make_window_parts
 from pgtrain.build_update import make_schedule, make_update
 from pgtrain.callbacks import Checkpointer
 from pgtrain.config import checks, convert, memory_checks, schema, update_checks
+from pgtrain.config.notices import lonely_episode
 from pgtrain.envs.differentiable import registration
 from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
@@ -149,6 +150,7 @@ def make_runner(
     u, value_clip = cfg.update, getattr(cfg.update.value_loss, "clip", None)
     if isinstance(u, schema.WindowUpdateConfig):
         collector, estimator, update = make_window_parts(cfg, policy, flat, seeds)
+        notices += collector.env.notices
     else:
         actor = make_actor(policy, env.num_envs, seeds["action"])
         collector = Collector(env, policy, actor, seeds["env"], cfg.horizon or 512)
@@ -180,7 +182,7 @@ def make_runner(
 
 def tell(cfg: schema.Config, policy: ActorCritic) -> list[str]:
     """What becomes of settings that cannot be met to the letter."""
-    notices, p = [], cfg.policy
+    notices, p = lonely_episode(cfg), cfg.policy
     if policy.log_std is not None and not p.log_std_min <= p.log_std_init <= p.log_std_max:
         limits = f"policy.log_std_min={p.log_std_min:g} and policy.log_std_max={p.log_std_max:g}"
         notices.append(f"policy.log_std_init={p.log_std_init:g} is held between {limits}")

@@ -10,6 +10,9 @@ import torch
 from pgtrain.build_update import make_optimizer, make_value_loss
 from pgtrain.config import schema
 from pgtrain.envs.differentiable import registration
+from pgtrain.envs.differentiable.base import DifferentiableEnv
+from pgtrain.envs.differentiable.check import check
+from pgtrain.envs.differentiable.probe import carries_gradient
 from pgtrain.learning.gradients import CriticBackprop
 from pgtrain.learning.pathwise_gradients import AlphaOrder, BothOrders, Comparison, Pathwise
 from pgtrain.learning.pathwise_update import PathwiseUpdate, TargetCritic, TDLambda, WindowReturn
@@ -17,6 +20,7 @@ from pgtrain.learning.updates import Update
 from pgtrain.learning.window import TimeProbe, WindowCollector
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.parameters import FlatParameters
+from pgtrain.types import UserError
 
 COMPARED_GROUPS = 8  # of envs, whose gradients a variance is measured over
 QUARTER = 4
@@ -44,6 +48,8 @@ def make_window_parts(
         max_episode_steps=cfg.env.max_episode_steps,
         **cfg.env.kwargs,
     )
+    _refuse_short_budget(cfg, env)
+    env.notices += _cut_gradients(env)
     probe = None if isinstance(u, schema.AlphaOrderConfig) else TimeProbe()
     target = critic = None
     if policy.has_critic:
@@ -65,6 +71,35 @@ def make_window_parts(
         TDLambda(cfg.gamma, a.lam) if isinstance(a, schema.TdLambdaConfig) else WindowReturn(cfg.gamma)
     )
     return WindowParts(collector, estimator, update)
+
+
+def _refuse_short_budget(cfg: schema.Config, env: DifferentiableEnv) -> None:
+    """Whole episodes: without one iteration in the budget, a run would end untrained."""
+    limit = env.max_episode_steps
+    if cfg.collect.unit != "episodes" or limit is None or cfg.num_envs * limit <= cfg.total_steps:
+        return
+    raise UserError(
+        f"total_steps={cfg.total_steps}: an iteration of collect.unit=episodes is num_envs={cfg.num_envs} episodes of "
+        f"{limit} steps = {cfg.num_envs * limit:,}; use more steps, a smaller num_envs or collect.unit=steps"
+    )
+
+
+def _cut_gradients(env: DifferentiableEnv) -> list[str]:
+    """What a quick look finds wrong with the env's gradient: training would go on without a word, and learn little.
+
+    Raises: UserError where there is none at all.
+    """
+    found = check(env, rollout=0)
+    more = f"`pgtrain check env={env.env_id}` tells all"
+    if not carries_gradient(env):
+        first = f": {found[0]}" if found else ""
+        raise UserError(
+            f"env={env.env_id}: no gradient leads from an action to a reward or a state{first} ({more})"
+        )
+    if not found:
+        return []
+    count = "1 fault" if len(found) == 1 else f"{len(found)} faults, the first"
+    return [f"the gradient of {env.env_id} has {count}: {found[0]} ({more})"]
 
 
 def _source(

@@ -115,19 +115,64 @@ def test_texts() -> None:
     assert bar(1.0, 4) == "████" and bar(0.0) == "" and bar(0.5, 1) == "▌"
 
 
-@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("width", [50, 60, 77, 78, 80, 100, WIDE])
 def test_the_table_fits(width: int) -> None:
     from rich.console import Console
 
     lines = [Line("total return", "return_weighted (a common mistake)", row(12345.6), 123.4)]
     lines += [Line("GAE", "λ = 0.95", row(1.23e12), 0.5), Line("GAE", "λ = 1", row(0.0), 0.5)]
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(make_table(lines, narrow=width < WIDE))
+    console.print(make_table(lines, width))
     text = console.export_text()
-    assert "…" not in text and "1.23T" in text and "615G–2.46T" in text
+    assert "…" not in text and "1.23T" in text and ("615G–2.46T" in text) == (width >= 78)
     assert all(len(line.rstrip()) <= width for line in text.splitlines())
 
 
 def test_more_than_one_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="more than one run"):
         command.parse([str(tmp_path), str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["hydra.run.dir=/tmp/x"], "hydra.run.dir=/tmp/x: gradients makes no run folder; figure=PATH"),
+        (["advantage.lam=0.5"], "advantage.lam=0.5: has no effect on gradients"),
+        (["advantage/baseline=mean"], "advantage/baseline=mean: has no effect"),
+        (["total_steps=100"], "total_steps=100: has no effect"),
+        (["episodes=16", "batch=17"], "batch=17: there are only episodes=16"),
+        (["figure=no/such/folder/a.png"], "figure=no/such/folder/a.png: there is no folder no/such/folder"),
+        (["rows=nothing of this name"], "no estimator has that in its name"),
+        (["rows=pathwise"], "no estimator has that in its name"),  # not of a bandit that is no torch env
+    ],
+)
+def test_what_cannot_be_is_refused_before_an_episode_is_played(
+    argv: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def played(*_: Any) -> None:
+        raise AssertionError("episodes were played first")
+
+    monkeypatch.setattr("pgtrain.commands.gradients_run.Experiment._collect", played)
+    assert cli.main(["gradients", *BANDIT, *argv]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_pathwise_row_of_an_env_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["env=tests.envs.differentiable.registered:Registered-v0", "policy.hidden=[]", "episodes=8"]
+    assert cli.main(["gradients", *words, "reference=8", "rows=through", "figure=none"]) == 0
+    assert "through the env" in capsys.readouterr().out
+
+
+def test_a_negative_cosine_has_its_stem_and_its_dot_in_the_panel() -> None:
+    plt = pytest.importorskip("matplotlib.pyplot")
+    from pgtrain.commands.gradients_show import _cosine_panel
+
+    figure, axis = plt.subplots()
+    _cosine_panel(axis, [Line("GAE", "λ = 1", row(1.0, cosine=-0.4), 1.0)], [0.0], 8)
+    stem, dot = axis.lines[:2]
+    assert list(stem.get_xdata()) == [0.0, -0.4] and list(dot.get_xdata()) == [-0.4]
+    assert axis.get_xlim()[0] <= -0.45
+    plt.close(figure)

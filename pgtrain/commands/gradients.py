@@ -20,12 +20,13 @@ HELP = """\
 pgtrain gradients [RUN] [setting=value …]   measure every gradient estimator on one set of episodes
 
 RUN          a run folder or `latest`: its policy as it is now. Without it a fresh policy, with any setting of a
-             training run: env=…, gamma=…, policy.hidden=…, algo=…
+             training run that says what is played: env=…, gamma=…, policy.hidden=…, algo=…
 
 settings
   episodes=256       episodes that all estimators share
   reference=…        episodes of the large sample that stands for the true gradient (default: 16 times as many as
-                     `episodes`, fewer where they are long); not used where the true gradient is known
+                     `episodes`, fewer where they are long; rounded to a multiple of them); not used where the true
+                     gradient is known
   batch=…            episodes in a batch, of which SNR and cosine speak (default: num_envs x collect.episodes)
   figure=PATH        where the figure goes (default: gradients.png in the run's folder or here); none: no figure
   rows=TEXT          only rows whose name holds TEXT, e.g. rows=optimal
@@ -38,7 +39,7 @@ columns
   SNR                squared length of the true gradient / variance of a batch's: below 1 noise has the upper hand
   cosine             between a batch's gradient and the true one, on average: 1 the same direction
   bias               distance from the true gradient that noise does not explain, as a share of its length;
-                     `<3%`: none is seen, and 3 % is the most that could hide
+                     `<3%`: none is seen, and 3 % is what noise exceeds once in a thousand
   ms                 time of estimate and backward pass for the whole batch
 
 On pgtrain/GaussianBandit-v0, SoftmaxBandit-v0, TabularMDP-v0 and LQR-v0 (there with policy.hidden=[]) the true gradient
@@ -74,6 +75,18 @@ OWN: dict[str, Callable[[str, str], Any]] = {
     "seed": _integer(0),
     "device": _device,
 }
+# settings of training that say nothing about a policy, an env or their gradient
+UNUSED = (
+    "advantage",
+    "update",
+    "optim",
+    "entropy",
+    "total_steps",
+    "horizon",
+    "eval",
+    "checkpoint",
+    "monitor",
+)
 
 
 def parse(argv: list[str]) -> tuple[str | None, Settings, list[str]]:
@@ -91,6 +104,12 @@ def parse(argv: list[str]) -> tuple[str | None, Settings, list[str]]:
             if key in given:
                 raise UserError(f"{key}= is given twice")
             given[key] = OWN[key](key, text)
+        elif key.startswith("hydra."):
+            raise UserError(f"{word}: gradients makes no run folder; figure=PATH says where its files go")
+        elif re.split("[./]", key)[0] in UNUSED:
+            raise UserError(
+                f"{word}: has no effect on gradients, which measures all estimators: leave it out"
+            )
         else:
             rest.append(word)
     if len(runs) > 1:
@@ -100,7 +119,24 @@ def parse(argv: list[str]) -> tuple[str | None, Settings, list[str]]:
         raise UserError(
             f"{wrong}: the settings of a run are its own; with a RUN gradients takes {', '.join(OWN)} and env"
         )
-    return (runs[0] if runs else None), Settings(**given), rest
+    settings = Settings(**given)
+    if settings.batch is not None and settings.batch > settings.episodes:
+        raise UserError(
+            f"batch={settings.batch}: there are only episodes={settings.episodes}; use more, or a smaller batch"
+        )
+    return (runs[0] if runs else None), settings, rest
+
+
+def _refuse_unwritable(settings: Settings, run: str | None) -> None:
+    """Before the episodes are played: they take longer than to name another folder."""
+    if settings.figure not in (None, "none"):
+        folder, told = Path(settings.figure).parent, f"figure={settings.figure}"
+    else:
+        folder, told = (find_run(run) if run is not None else Path.cwd()), "gradients.json"
+    if not folder.is_dir():
+        raise UserError(f"{told}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{told}: {folder} cannot be written to; figure=PATH names another place")
 
 
 def measure(run: str | None, settings: Settings, rest: list[str]) -> tuple[Any, Path]:
@@ -167,6 +203,7 @@ def main(argv: list[str]) -> int:
     figure = settings.figure
     if figure not in (None, "none") and not re.search(r"\.(png|pdf|svg)$", str(figure)):
         raise UserError(f"figure={figure}: expected a name that ends in .png, .pdf or .svg, or none")
+    _refuse_unwritable(settings, run)
     findings, folder = measure(run, settings, rest)
     from pgtrain.commands.gradients_show import draw, show
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from pgtrain import build
 from pgtrain.config import schema
 from pgtrain.envs.closed_form.exact import exact_gradient
+from pgtrain.envs.registry import find_spec
 from pgtrain.envs.vector import VectorEnv
 from pgtrain.learning.gradient_report import Reference, Report, report
 from pgtrain.learning.gradient_statistics import layer_shares
@@ -79,20 +80,21 @@ class Experiment:
                 f"episodes={self.episodes}: the gradients of that many episodes take {size / 2**30:.1f} GB; "
                 f"use at most {most}, or a smaller network"
             )
+        chosen = [e for e in self.laboratory.estimators() if self.rows in f"{e.family}: {e.name}"]
+        pathwise = self.rows in "pathwise: through the env" and self._has_pathwise()
+        if not chosen and not pathwise:
+            raise UserError(f"rows={self.rows}: no estimator has that in its name")
         with self.make_env(envs) as env:
             self.tell(f"{self.episodes} episodes of {env.env_id}")
             rollout = self._collect(env, self.seed)
             value, critic = self._critic(env)
             rollout = with_values(rollout, value)
             reference = self._exact() or self._large_sample(env, rollout, value)
-        chosen = [e for e in self.laboratory.estimators() if self.rows in f"{e.family}: {e.name}"]
         known = [self.laboratory.gradients(e, rollout) for e in self.laboratory.estimators() if e.unbiased]
         lines = [self._line(e, rollout, reference, known) for e in chosen]
         notes: list[str] = []
-        if self.rows in "pathwise":
-            lines += self._pathwise(reference, notes)
-        if not lines:
-            raise UserError(f"rows={self.rows}: no estimator has that in its name")
+        if pathwise:
+            lines.append(self._pathwise(reference, notes))
         returns = (rollout.raw_reward * rollout.weight).sum() / rollout.done.sum()
         return Findings(
             env=self.cfg.env.id,
@@ -162,13 +164,17 @@ class Experiment:
         found = report(gradients, reference, batch=self._batch(), unbiased=others, seed=self.seed)
         return Line(estimator.family, estimator.name, found, self.laboratory.milliseconds(estimator, rollout))
 
-    def _pathwise(self, reference: Reference, notes: list[str]) -> list[Line]:
+    def _has_pathwise(self) -> bool:
+        from pgtrain.envs.differentiable import registration
+
+        known = find_spec(self.cfg.env.id).id in registration.TASKS  # env.id may be module:Id
+        return known and self.policy.distribution.name == "gaussian"
+
+    def _pathwise(self, reference: Reference, notes: list[str]) -> Line:
         from pgtrain.envs.differentiable import registration
         from pgtrain.learning.laboratory_pathwise import pathwise_gradients
 
         e = self.cfg.env
-        if e.id not in registration.TASKS or self.policy.distribution.name != "gaussian":
-            return []
         samples = min(PATHWISE, self.episodes)
         size = self.episodes // samples
         self.tell("pathwise")
@@ -182,7 +188,7 @@ class Experiment:
             f"pathwise: {samples * size} episodes of its own in {samples} batches of {size}, played in its time"
         )
         found_report = report(found, reference, size, self._batch(), seed=self.seed)
-        return [Line("pathwise", "through the env", found_report, took)]
+        return Line("pathwise", "through the env", found_report, took)
 
     def _batch(self) -> int:
         return min(self.episodes, self.batch or self.cfg.num_envs * (self.cfg.collect.episodes or 1))

@@ -9,7 +9,8 @@ from typing import Any
 from pgtrain.commands.gradients_run import Findings, Line
 from pgtrain.learning.gradient_report import Report
 
-WIDE = 100  # columns of a table for a file or a pipe
+WIDE = 108  # columns of a table for a file or a pipe
+SLIM = 78
 BAR = 9
 COLOURS = {"total return": "#c44e52", "reward to go": "#4c72b0", "GAE": "#dd8452", "pathwise": "#55a868"}
 
@@ -28,9 +29,12 @@ def show(findings: Findings) -> None:
     console.print(
         escape(f"{f.env}: {f.episodes} episodes, {f.steps:,} steps, return {f.mean_return:.4g}; {f.policy}")
     )
-    console.print(f"true gradient: {truth}, length {number(norm)};  critic: {f.critic}")
+    length = f"length {number(norm)}"
+    if norm == 0 and not f.reference.exact:
+        length = "no longer than their noise (more with reference=)"
+    console.print(f"true gradient: {truth}, {length};  critic: {f.critic}")
     console.print(f"SNR and cosine: of a batch of {f.batch} episodes;  ms: of all {f.episodes}")
-    console.print(make_table(findings.lines, narrow=console.width < WIDE))
+    console.print(make_table(findings.lines, console.width))
     if f.shares:
         top = sorted(f.shares.items(), key=lambda item: -item[1])[:6]
         console.print(
@@ -46,15 +50,18 @@ def show(findings: Findings) -> None:
         console.print(escape(note))
 
 
-def make_table(lines: list[Line], narrow: bool = False) -> Any:
+def make_table(lines: list[Line], width: int = WIDE) -> Any:
+    """All columns from WIDE on, shortened below, and only the most telling ones below SLIM columns."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
+    narrow, slim = width < WIDE, width < SLIM
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), collapse_padding=True, pad_edge=False)
     table.add_column("estimator − baseline", no_wrap=not narrow, max_width=27 if narrow else None)
-    table.add_column("log scale" if not narrow else "log", no_wrap=True)
-    for name in ("variance", "95 %", "SNR", "cosine", "bias", "ms"):
+    if not slim:
+        table.add_column("log scale" if not narrow else "log", no_wrap=True)
+    for name in ("variance", "SNR", "bias") if slim else ("variance", "95 %", "SNR", "cosine", "bias", "ms"):
         table.add_column(name if not narrow else name[:6], justify="right", no_wrap=True)
     bars = bar_lengths([line.report.variance for line in lines])
     family = ""
@@ -63,11 +70,14 @@ def make_table(lines: list[Line], narrow: bool = False) -> Any:
             family = line.family
             table.add_row(f"[bold]{escape(family)}[/bold]")
         r = line.report
-        table.add_row(
-            f" {escape(line.name)}", bar(length, 5 if narrow else BAR), number(r.variance),
-            f"{number(r.low)}–{number(r.high)}", number(r.snr), fixed(r.cosine), bias(r), number(line.milliseconds),
-            style="red" if "mistake" in line.name else None,
-        )  # fmt: skip
+        cells = [
+            bar(length, 5 if narrow else BAR), number(r.variance), f"{number(r.low)}–{number(r.high)}", number(r.snr),
+            fixed(r.cosine), bias(r), number(line.milliseconds),
+        ]  # fmt: skip
+        if slim:
+            cells = [number(r.variance), number(r.snr), bias(r)]
+        style = "red" if "mistake" in line.name else None
+        table.add_row(f" {escape(line.name)}", *cells, style=style)
     return table
 
 
@@ -201,11 +211,11 @@ def _cosine_panel(axis: Any, lines: list[Line], rows: list[float], batch: int) -
     for line, y in zip(lines, rows, strict=True):
         x = line.report.cosine
         if math.isfinite(x):
-            axis.plot([min(0.0, x), x], [y, y], color=COLOURS[line.family], alpha=0.35, linewidth=1.5)
+            axis.plot([0.0, x], [y, y], color=COLOURS[line.family], alpha=0.35, linewidth=1.5)
             axis.plot(x, y, "o", color=COLOURS[line.family], markersize=5)
     axis.axvline(1, color="0.6", linewidth=0.8, linestyle=":")
     low = min([line.report.cosine for line in lines if math.isfinite(line.report.cosine)] + [0.0])
-    axis.set_xlim(min(low * 1.1, -0.02), 1.06)
+    axis.set_xlim(low - 0.06, 1.06)
 
 
 def _bias_panel(axis: Any, lines: list[Line], rows: list[float]) -> None:

@@ -109,7 +109,8 @@ def _check_envs(config: Config, update: WindowUpdateConfig) -> None:
         return
     if config.num_envs < 2 * update.groups:
         raise ConfigError(
-            f"num_envs={config.num_envs}: update=alpha_order needs at least 2 x update.groups={2 * update.groups}",
+            f"num_envs={config.num_envs}: update=alpha_order needs two envs for each of its "
+            f"update.groups={update.groups}: use num_envs={2 * update.groups} or more, or fewer groups",
             "num_envs",
         )
     if update.delta is not None and update.tolerance is None:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from pgtrain.learning.statistics import double
 
+ONCE_IN_1000 = 3.0902  # of a standard normal number
+
 
 class Reference(NamedTuple):
     """The best known ∇J [P], and the variance of it (tr Σ / n; 0 if it is exact)."""
@@ -36,9 +38,11 @@ class Report(NamedTuple):
     low: float  # its bootstrap interval, 95 %
     high: float
     snr: float  # |∇J|² / (tr Σ / batch), of a batch
-    cosine: float  # between a batch's gradient and the reference, mean over the batches that the samples make
+    # between a batch's gradient and the reference, mean over the batches that the samples make; nan if the reference
+    # is lost in its own noise
+    cosine: float
     bias: float  # |E g − ∇J| / |∇J|, what is left of the distance once noise is taken off
-    bias_limit: float  # the distance that noise alone could hide (three standard errors), in the same unit
+    bias_limit: float  # the distance that noise alone exceeds once in a thousand times, in the same unit
     episodes: int
 
     @property
@@ -72,16 +76,16 @@ def report(
     signal = reference.squared_norm
     distances = [_distance(_gram(g - ref), reference.variance)]
     distances += [_distance(_gram(g - double(h)), 0.0) for h in unbiased]
-    distance, error = min(distances, key=lambda found: found[1])
+    distance, limit = min(distances, key=lambda found: found[1])
     unit = signal if signal > 0 else math.nan
     return Report(
         variance=size * trace,
         low=size * low,
         high=size * high,
         snr=signal / spread if spread > 0 else (math.inf if signal > 0 else math.nan),
-        cosine=_cosine(g, ref, together),
+        cosine=_cosine(g, ref, together) if signal > 0 else math.nan,
         bias=math.sqrt(max(distance, 0.0) / unit),
-        bias_limit=math.sqrt(3 * error / unit) + 1e-5,
+        bias_limit=math.sqrt(limit / unit) + 1e-5,
         episodes=n * size,
     )
 
@@ -107,9 +111,11 @@ def _trace(gram: Tensor) -> tuple[float, float]:
 
 
 def _distance(gram: Tensor, other: float) -> tuple[float, float]:
-    """|E x|² of samples with these products, without what noise adds; and its standard error where E x = 0.
+    """|E x|² of samples with these products, without what noise adds; and what that exceeds once in 1000 if E x = 0.
 
-    √(2 tr Σ²) / n, tr Σ² from products of different samples. other: the variance of what was subtracted from all.
+    Then |x̄|² has the mean m = tr Σ / n and the standard error √(2 tr Σ²) / n, tr Σ² from products of different
+    samples: about m χ²_ν / ν of ν = 2 (m / standard error)² degrees of freedom. Where few directions hold the noise,
+    ν is small and the tail long. other: the variance of what was subtracted from all, taken as one direction.
     """
     n = len(gram)
     if n < 2:
@@ -118,7 +124,16 @@ def _distance(gram: Tensor, other: float) -> tuple[float, float]:
     mean = gram.mean(0, keepdim=True)
     centred = gram - mean - mean.T + gram.mean()
     off = max(float(centred.square().sum() - centred.diagonal().square().sum()), 0.0)
-    return squared - trace / n - other, math.sqrt(2 * off / (n * (n - 1))) / n + math.sqrt(2) * other
+    mean_square, error = trace / n + other, math.sqrt(2 * off / (n * (n - 1))) / n + math.sqrt(2) * other
+    return squared - mean_square, mean_square * _excess(mean_square, error)
+
+
+def _excess(mean: float, error: float) -> float:
+    """χ²_ν / ν − 1 at 99.9 %, ν = 2 (mean / error)² (Wilson and Hilferty's cube)."""
+    if mean <= 0 or error <= 0:
+        return 0.0
+    part = 2 / (9 * max(2 * (mean / error) ** 2, 1.0))
+    return (1 - part + ONCE_IN_1000 * math.sqrt(part)) ** 3 - 1
 
 
 def _interval(gram: Tensor, resamples: int, seed: int) -> tuple[float, float]:

@@ -51,6 +51,39 @@ def test_unbiased_samples_are_seldom_called_biased() -> None:
     assert sum(called) <= 2  # three standard errors of a skewed distance
 
 
+def test_the_limit_of_a_bias_is_that_of_chi_squared() -> None:
+    """|x̄|² of n samples along k directions of equal variance σ² is σ²/n χ²_k: its 99.9 % point is scipy's."""
+    stats = pytest.importorskip("scipy.stats")
+    n = 1000
+    for k in (1, 2, 5, 40):
+        noise = torch.randn(n, k, dtype=f64, generator=torch.Generator().manual_seed(k))
+        truth = torch.full((k,), 3.0, dtype=f64)
+        found = report(truth + noise, Reference(truth, 0.0, True), resamples=2)
+        expected = (stats.chi2.ppf(0.999, k) - k) / n / float(truth.square().sum())
+        assert (found.bias_limit - 1e-5) ** 2 == pytest.approx(expected, rel=0.15), k
+
+
+def test_noise_along_one_direction_is_called_a_bias_once_in_a_thousand() -> None:
+    """The usual case of a bandit: few directions hold the noise, and its square has a long tail."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.tensor([1.0], dtype=f64)
+    called = sum(
+        report(
+            truth + torch.randn(50, 1, dtype=f64, generator=generator),
+            Reference(truth, 0.0, True),
+            resamples=1,
+        ).biased
+        for _ in range(1500)
+    )
+    assert called <= 6  # 1.5 expected; 2 % of them, 33, by three standard errors
+
+
+def test_a_reference_that_is_lost_in_noise_has_no_direction() -> None:
+    lost = Reference(TRUE, 30.0, False, 16)  # |TRUE|² = 25
+    found = report(samples(64), lost)
+    assert math.isnan(found.cosine) and math.isnan(found.bias) and found.snr == 0.0
+
+
 def test_samples_that_are_means_of_several_episodes() -> None:
     means = samples(4000).view(1000, 4, 3).mean(1)
     found = report(means, Reference(TRUE, 0.0, True), size=4, batch=8)

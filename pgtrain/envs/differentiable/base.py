@@ -21,7 +21,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from pgtrain.types import Step
+from pgtrain.envs.differentiable.trace import raised_at
+from pgtrain.types import Step, TrainingError
 
 AHEAD = 32  # steps whose fresh states are drawn together
 
@@ -142,9 +143,12 @@ class DifferentiableEnv:
     def advance(self, action: Tensor) -> Transition:
         """One step with its graph and without a host sync: what a window is made of. `action` [N, A]."""
         state = self.state
-        next_state = self.dynamics(state, action)
-        reward = self.reward(state, action, next_state)
-        next_obs = self.observation(next_state)
+        try:
+            next_state = self.dynamics(state, action)
+            reward = self.reward(state, action, next_state)
+            next_obs = self.observation(next_state)
+        except Exception as error:
+            raise TrainingError(f"env={self.env_id}: {raised_at('a step', error)}") from error
         step = self.episode_step + 1
         if self._quiet > 0:
             self._quiet -= 1

@@ -14,6 +14,7 @@ import torch
 
 from pgtrain.envs.base import VectorEnv, env_seeds, idle_mask
 from pgtrain.envs.differentiable import registration
+from pgtrain.envs.differentiable.probe import refuse_broken
 from pgtrain.types import Step
 
 
@@ -29,9 +30,13 @@ class HostEnv(VectorEnv):
         *,
         max_episode_steps: int | None = None,
         reward_threshold: float | None = None,
+        shown_as: str = "",
         **kwargs: Any,
     ) -> None:
-        self.env = registration.make(env_id, num_envs, max_episode_steps=max_episode_steps, **kwargs)
+        self.env = registration.make(
+            env_id, num_envs, shown_as, max_episode_steps=max_episode_steps, **kwargs
+        )
+        refuse_broken(self.env)
         super().__init__(
             env_id,
             num_envs,
@@ -85,6 +90,6 @@ def __getattr__(env_id: str) -> Callable[..., HostEnv]:
 
 def _checked(known_as: str, env_id: str, num_envs: int, **settings: Any) -> HostEnv:
     """`env_id` may be `module:Id`; the id itself is what the class is found by."""
-    env = HostEnv(known_as, num_envs, **settings)
+    env = HostEnv(known_as, num_envs, shown_as=env_id, **settings)
     env.env_id = env_id
     return env

@@ -82,8 +82,10 @@ def load(env_id: str) -> type[DifferentiableEnv]:
     return getattr(importlib.import_module(task.module), task.name)
 
 
-def make(env_id: str, num_envs: int, **settings: Any) -> DifferentiableEnv:
+def make(env_id: str, num_envs: int, shown_as: str = "", **settings: Any) -> DifferentiableEnv:
     """N envs of an id as one tensor env. `settings`: device, dtype, max_episode_steps and the task's own arguments.
+
+    shown_as: what messages call it, if the user wrote it otherwise (module:Id).
 
     Raises: UserError for an env that is not differentiable, or that cannot be made with these settings.
     """
@@ -92,8 +94,12 @@ def make(env_id: str, num_envs: int, **settings: Any) -> DifferentiableEnv:
     for name in settings:
         if name not in allowed:
             raise UserError(unknown_kwarg(env_id, name, list(own_kwargs(cls))))
+    from pgtrain.envs.differentiable.probe import refuse_incomplete
+
     with told_in_one_line(env_id, settings):
-        return cls(num_envs, env_id=env_id, **settings)
+        env = cls(num_envs, env_id=shown_as or env_id, **settings)
+    refuse_incomplete(env)
+    return env
 
 
 _add("pgtrain/Pendulum-v0", Task(f"{_HERE}.pendulum", "Pendulum", 200, ("g",), "Gymnasium's Pendulum-v1"))

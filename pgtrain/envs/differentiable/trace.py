@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,13 @@ def _finite(grads: Any) -> bool:
 def user_line(filename: str) -> bool:
     """Is this a file of the task's, not of torch, of the base class or of the checker?"""
     return not filename.startswith((*_SKIP, _CHECK, _DIFFERENCES)) and not filename.startswith("<")
+
+
+def raised_at(name: str, error: BaseException) -> str:
+    """In one line: which method of a task raised what, and in which line of the task's own code."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if user_line(f.filename)]
+    where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+    return f"{where}{name} raised {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def calling_line() -> str | None:
