@@ -29,9 +29,9 @@ def test_discrete_observations(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_tuple(tmp_path: Path) -> None:
     """Sutton & Barto's optimal policy of Blackjack loses about 0.05 a game; a uniform one about 0.4. The mean of 4000
-    games, each ±1 or 0, has a standard error of 0.015."""
+    games, each ±1 or 0, has a standard error of 0.015; three seeds gave -0.046, -0.049 and -0.082."""
     summary = train(tmp_path, "env=Blackjack-v1", "total_steps=60000", "gamma=1.0", "eval.episodes=4000")
-    assert summary["eval_return_mean"] >= -0.1
+    assert summary["eval_return_mean"] >= -0.12
 
 
 @pytest.mark.slow
