@@ -157,6 +157,13 @@ def test_what_cannot_be_is_refused_before_an_episode_is_played(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("horizon", ["0", "-1", "2.5"])
+def test_an_mdp_has_a_step_at_least(horizon: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["env=pgtrain/TabularMDP-v0", f"env.kwargs.horizon={horizon}", "episodes=4"]
+    assert cli.main(["gradients", *words]) == 2
+    assert "horizon must be a whole number of steps, 1 or more" in capsys.readouterr().err
+
+
 def test_the_pathwise_row_of_an_env_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

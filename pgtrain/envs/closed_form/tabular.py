@@ -39,6 +39,8 @@ class TabularMDP(gym.Env[Any, Any]):
             )
         if not (np.allclose(self.P.sum(-1), 1) and np.isclose(self.d0.sum(), 1)):
             raise ValueError("the rows of P, and d0, must sum to 1")
+        if not isinstance(horizon, int) or horizon < 1:
+            raise ValueError(f"horizon must be a whole number of steps, 1 or more; got {horizon}")
         self.observation_space, self.action_space = spaces.Discrete(states), spaces.Discrete(actions)
         self._cumulative = self.P.cumsum(-1)
         self.state = self.time = 0
