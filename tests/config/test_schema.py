@@ -375,7 +375,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"policy__normalize_value": "none"},
         r"policy\.normalize_value=none has no effect without a critic",
     ),
-    (MIXED, {"num_envs": 7}, r"num_envs=7: update=alpha_order needs at least 2 x update\.groups=8"),
+    (
+        MIXED,
+        {"num_envs": 7},
+        r"num_envs=7: update=alpha_order needs two envs for each of its update\.groups=4",
+    ),
     (MIXED, {"update__delta": 0.1}, r"update\.delta=0\.1 has no effect without update\.tolerance"),
     (STEPS, {"update__minibatch_size": 129}, r"minibatch_size=129: must be at most the batch of 128 steps"),
     (STEPS, {"advantage": {"name": "n_step", "n": 17}}, r"advantage\.n=17: must be at most horizon=16"),
