@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pgtrain.callbacks import Callback
+from pgtrain.episodes import Episodes
 from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.batch import Batch, Coefficients, flatten
@@ -28,7 +29,7 @@ from pgtrain.monitor.gradient_health import NoHealth
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.normalizer import RewardScaler, RewardSign
-from pgtrain.rollout import Collector, Episodes, Rollout, revalue
+from pgtrain.rollout import Collector, Rollout, revalue
 from pgtrain.types import TrainingError
 
 

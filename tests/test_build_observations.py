@@ -15,13 +15,14 @@ from pgtrain.build_observations import parameter_counts
 from pgtrain.calibration import calibrate_normalizer
 from pgtrain.config.errors import ConfigError
 from pgtrain.envs.spaces import ObservationEncoder
+from pgtrain.episodes import EpisodeTally
 from pgtrain.evaluation import evaluate
 from pgtrain.learning import per_sample
 from pgtrain.learning.natural_gradient import NaturalUpdate
 from pgtrain.policies.actors import make_actor
 from pgtrain.policies.encoders import EncodedMLP
 from pgtrain.policies.normalizer import RewardSign
-from pgtrain.rollout import Collector, Tally
+from pgtrain.rollout import Collector
 from pgtrain.types import Step, UserError
 from tests.spaces_for_tests import OBSERVATIONS
 from tests.support import ScriptedEnv, configure, critic_only, env_id, make_policy, make_runner
@@ -229,7 +230,7 @@ def test_returns_are_those_of_whole_games(windows: list[int]) -> None:
 
 
 def test_a_tally_goes_on_from_its_copy() -> None:
-    one = Tally(1)
+    one = EpisodeTally(1)
     done = np.array([[False], [True], [False]])
     one.count(np.ones((3, 1)), np.ones((3, 1), bool), done)
     two = one.copy()

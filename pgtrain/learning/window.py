@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from pgtrain.envs.differentiable.base import DifferentiableEnv, Transition
+from pgtrain.episodes import Episodes
 from pgtrain.learning.pathwise import norms_through_time, segment_starts, segment_step
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.reparameterized import Reparameterized
-from pgtrain.rollout import Episodes, Rollout
+from pgtrain.rollout import Rollout
 from pgtrain.types import UserError
 
 

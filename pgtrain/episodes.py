@@ -1,0 +1,81 @@
+"""Returns and lengths of episodes, counted from the rewards of whole windows.
+
+Dimension legend: T steps, N envs, E episodes that ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The episodes that finished in a rollout: raw undiscounted returns and lengths in env steps, each [E]."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+
+NO_EPISODES = Episodes(np.zeros(0), np.zeros(0, np.int64))
+_Counted = tuple[Episodes, np.ndarray]  # and each row's episode_step [T, N]
+
+
+class EpisodeTally:
+    """Return and length of the episode under way in each env, from window to window."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.partial_return = np.zeros(num_envs)
+        self.partial_length = np.zeros(num_envs, np.int64)
+
+    def copy(self) -> EpisodeTally:
+        other = EpisodeTally(len(self.partial_return))
+        other.partial_return, other.partial_length = self.partial_return, self.partial_length
+        return other
+
+    def count(
+        self, reward: np.ndarray, valid: np.ndarray, done: np.ndarray
+    ) -> tuple[Episodes, np.ndarray, np.ndarray]:
+        """Returns and lengths of the episodes that end in the window, and each row's episode_start and episode_step.
+
+        All [T, N]. A NaN reward spoils its own episode's return and no other.
+        """
+        reward = np.where(valid, reward, 0.0)
+        length = valid.astype(np.int64)
+        count = self._segments if np.count_nonzero(done) else self._continue
+        episodes, step = count(reward, length, done)
+        return episodes, (step == 0) & valid, step
+
+    def _continue(self, reward: np.ndarray, length: np.ndarray, done: np.ndarray) -> _Counted:
+        """Where no episode ends: short windows, mostly."""
+        before = np.add.accumulate(length) - length + self.partial_length
+        self.partial_return = self.partial_return + np.add.reduce(reward)
+        self.partial_length = before[-1] + length[-1]
+        return NO_EPISODES, before
+
+    def _segments(self, reward: np.ndarray, length: np.ndarray, done: np.ndarray) -> _Counted:
+        """One segmented sum over the whole window (columns laid end to end) instead of bookkeeping in every step."""
+        steps, n = reward.shape
+        ends = done.T.copy()  # [N, T]
+        first = np.zeros((n, steps), bool)
+        first[:, 0] = True
+        first[:, 1:] = ends[:, :-1]
+        starts = np.flatnonzero(first)
+        returns = np.add.reduceat(reward.T.ravel(), starts)
+        lengths = np.add.reduceat(length.T.ravel(), starts)
+        column_first = np.searchsorted(starts, np.arange(n) * steps)
+        returns[column_first] += self.partial_return
+        lengths[column_first] += self.partial_length
+        # rows: steps since the episode began = rows counted so far in the segment, plus what an earlier window had
+        before = np.cumsum(length.T, 1) - length.T  # [N, T]
+        segment = np.cumsum(first.ravel()) - 1
+        offset = before.ravel()[starts].copy()
+        offset[column_first] -= self.partial_length
+        episode_step = (before.ravel() - offset[segment]).reshape(n, steps)
+        closed = np.add.reduceat(ends.ravel(), starts) > 0
+        finished = Episodes(returns[closed], lengths[closed])
+        last = np.append(column_first[1:], len(starts)) - 1
+        self.partial_return = np.where(closed[last], 0.0, returns[last])
+        self.partial_length = np.where(closed[last], 0, lengths[last])
+        return finished, np.ascontiguousarray(episode_step.T)
