@@ -14,6 +14,7 @@ from pgtrain.envs.differentiable.base import DifferentiableEnv
 from pgtrain.envs.differentiable.check import check
 from pgtrain.envs.differentiable.probe import carries_gradient
 from pgtrain.learning.gradients import CriticBackprop
+from pgtrain.learning.host.pipeline import make_pipeline
 from pgtrain.learning.pathwise_gradients import AlphaOrder, BothOrders, Comparison, Pathwise
 from pgtrain.learning.pathwise_update import PathwiseUpdate, TargetCritic, TDLambda, WindowReturn
 from pgtrain.learning.updates import Update
@@ -131,12 +132,15 @@ def _critic(
     size = u.critic_minibatch_size
     if size is None and limit is not None:  # whole episodes
         size = math.ceil(cfg.num_envs * limit / QUARTER)
+    source = CriticBackprop(policy, flat, make_value_loss(u.value_loss))
+    optimizer = make_optimizer(cfg.optim, flat.data)
     return Update(
-        CriticBackprop(policy, flat, make_value_loss(u.value_loss)),
+        source,
         flat,
-        make_optimizer(cfg.optim, flat.data),
+        optimizer,
         torch.Generator().manual_seed(seed),
         epochs=u.critic_epochs,
         minibatch_size=size,
         max_grad_norm=cfg.optim.max_grad_norm,
+        pipeline=make_pipeline(source, flat, optimizer, cfg.optim.max_grad_norm),
     )

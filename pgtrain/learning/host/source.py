@@ -36,21 +36,28 @@ class HostSource(Protocol):
 
 def make_source(source: Source) -> HostSource | None:
     """The twin of a `Backprop` or `CriticBackprop`; None where a part of it has no formula here."""
-    if not isinstance(source, Backprop | CriticBackprop) or not has_formulas(source.policy, source.flat):
+    if not isinstance(source, Backprop | CriticBackprop) or not on_host(source.policy, source.flat):
         return None
     if type(source.critic.value_loss) not in VALUE_LOSSES:
         return None
-    if isinstance(source, CriticBackprop):
+    if isinstance(source, CriticBackprop):  # whatever the actor's distribution
         return CriticGradient(source)
-    return PolicyGradient(source) if type(source.actor.policy_loss) in POLICY_LOSSES else None
+    if type(source.policy.distribution) not in HEADS or type(source.actor.policy_loss) not in POLICY_LOSSES:
+        return None
+    return PolicyGradient(source)
 
 
 def has_formulas(policy: ActorCritic, flat: FlatParameters) -> bool:
+    """Whether network and distribution have closed forms here."""
+    return on_host(policy, flat) and type(policy.distribution) in HEADS
+
+
+def on_host(policy: ActorCritic, flat: FlatParameters) -> bool:
+    """Whether the network has closed forms here."""
     return (
         type(policy) is ActorCritic
         and flat.data.device.type == "cpu"
         and flat.data.dtype in (torch.float32, torch.float64)
-        and type(policy.distribution) in HEADS
         and plan(policy.network) is not None
     )
 
