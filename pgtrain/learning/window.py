@@ -9,7 +9,7 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,18 +25,23 @@ from pgtrain.rollout import Rollout
 from pgtrain.types import UserError
 
 
-def successor_values(value_of: Callable[[Tensor], Tensor], inputs: Tensor, done: Tensor) -> Tensor:
+def successor_values(
+    value_of: Callable[[Tensor], Tensor], inputs_of: Callable[[Tensor], Tensor], next_obs: Sequence[Tensor], done: Tensor
+) -> Tensor:
     """V of every step's successor [T, N], with a graph where the loss reads it: at each done and in the last row.
 
-    On a GPU, where to pick rows means to wait, all rows carry it; the numbers and gradients are the same.
+    `next_obs`: T observations [N, D] with their graphs; `inputs_of` standardises them. On a GPU, where to pick rows
+    means to wait, all rows carry the graph; the numbers and gradients are the same.
     """
-    if inputs.device.type != "cpu":
-        return value_of(inputs)
+    if done.device.type != "cpu":
+        return value_of(inputs_of(torch.stack(tuple(next_obs))))
     cut = torch.cat([done[:-1], torch.ones_like(done[-1:])])
     rows = cut.nonzero(as_tuple=True)
+    parts = zip(next_obs, rows[1].split(cut.sum(1).tolist()), strict=True)
+    ends = torch.cat([obs[index] for obs, index in parts if len(index)])
     with torch.no_grad():
-        values = value_of(inputs.detach())
-    return values.index_put(rows, value_of(inputs[rows]))
+        values = value_of(inputs_of(torch.stack(tuple(next_obs))))
+    return values.index_put(rows, value_of(inputs_of(ends)).to(values.dtype))
 
 
 class TimeProbe:
@@ -139,11 +144,12 @@ class WindowCollector:
     def _finish(
         self, seen: list[Tensor], rows: list[Transition], policy_rows: list[Any], whole_episodes: bool
     ) -> tuple[Rollout, Episodes]:
-        _, reward, terminated, truncated, next_obs = (torch.stack(x) for x in zip(*rows, strict=True))
+        _, *columns, next_obs = zip(*rows, strict=True)
+        reward, terminated, truncated = (torch.stack(x) for x in columns)
         done = terminated | truncated
         next_value = None
         if self.next_value_of is not None:
-            next_value = successor_values(self.next_value_of, self.actor.inputs(next_obs), done)
+            next_value = successor_values(self.next_value_of, self.actor.inputs, next_obs, done)
         weight = torch.ones_like(reward)
         if whole_episodes:  # what follows an env's first done is not its episode any more
             before = done.cumsum(0) - done.long()
@@ -154,10 +160,10 @@ class WindowCollector:
             obs = torch.stack(seen)
             d = self.actor.distribution
             params = d.join(mean, self.policy.clamped_log_std(), mean)
-            value = self.policy.value(inputs) if self.policy.has_critic else None
+            value = None if next_value is None else self._values(inputs, next_value, done)
             last = self.actor.inputs(rows[-1].obs)
             index = done.nonzero(as_tuple=True)
-            final = self.actor.inputs(next_obs[index])
+            final = self.actor.inputs(torch.stack(next_obs)[index])
         host = [x.detach().cpu().numpy() for x in (reward.double(), done, weight)]
         episodes, episode_step = self._episodes(*host)
         rollout = Rollout(
@@ -183,6 +189,17 @@ class WindowCollector:
         )
         self.steps_now = rollout.num_steps
         return rollout, episodes
+
+    def _values(self, inputs: Tensor, next_value: Tensor, done: Tensor) -> Tensor:
+        """V of the observations acted on [T, N], by the same critic: those of the successors, evaluated anew only where
+        there was none, in the first row and after each done. (On a GPU in all rows: to pick some means to wait.)"""
+        assert self.next_value_of is not None
+        if done.device.type != "cpu":
+            return self.next_value_of(inputs)
+        first = segment_starts(done)
+        rows = first.nonzero(as_tuple=True)
+        value = torch.cat([next_value[:1], next_value[:-1]]).detach()
+        return value.index_put(rows, self.next_value_of(inputs[rows]).to(value.dtype))
 
     def _episodes(
         self, reward: np.ndarray, done: np.ndarray, weight: np.ndarray

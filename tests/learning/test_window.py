@@ -54,8 +54,9 @@ def collector(env: Any, **settings: Any) -> WindowCollector:
 def test_rows_are_what_the_policy_saw_and_did() -> None:
     env = Good(4)
     c = collector(env)
-    rollout, _ = c.collect_steps(7)
     policy = c.policy
+    c.next_value_of = policy.value
+    rollout, _ = c.collect_steps(7)
     assert rollout.obs.shape == (7, 4, 2) and rollout.action.shape == (7, 4, 1)
     assert torch.allclose(rollout.inputs, policy.prepare(rollout.obs), atol=1e-5)
     with torch.no_grad():
@@ -111,6 +112,14 @@ def test_finals_are_the_last_observations_before_resets() -> None:
     )
 
 
+def test_values_are_those_of_the_observations_acted_on() -> None:
+    """Also in the first row and after a reset, where the observation is no step's successor."""
+    c = collector(Fragile(5), next_value_of=lambda x: x.square().sum(-1))
+    rollout, _ = c.collect_steps(20)
+    assert rollout.terminated[:-1].any() and rollout.truncated[:-1].any() and rollout.value is not None
+    assert torch.allclose(rollout.value, rollout.inputs.square().sum(-1), atol=1e-5)
+
+
 def test_episodes_are_counted_across_windows() -> None:
     env = Fragile(5)
     c = collector(env)
@@ -139,16 +148,20 @@ def test_episodes_are_counted_across_windows() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_values_carry_the_graph_where_the_loss_reads_them(seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(6, 4, 3, generator=g, requires_grad=True)
+    obs = torch.randn(6, 4, 3, generator=g, requires_grad=True)
     done = torch.rand(6, 4, generator=g) < 0.2
     none = torch.zeros_like(done)
     reward = torch.zeros(6, 4)
     grads = []
-    for values in (successor_values(lambda x: x.sin().sum(-1), inputs, done), inputs.sin().sum(-1)):
+    expected = (2 * obs).sin().sum(-1)
+    for values in (
+        successor_values(lambda x: x.sin().sum(-1), lambda x: 2 * x, obs.unbind(), done),
+        expected,
+    ):
         loss = pathwise_loss(segment_return(reward, values, none, done, 0.9), done)
-        grads.append(torch.autograd.grad(loss, inputs)[0])
+        grads.append(torch.autograd.grad(loss, obs, retain_graph=True)[0])
+        assert torch.allclose(values, expected)
     assert torch.allclose(*grads) and (grads[0] != 0).any()
-    assert torch.equal(successor_values(lambda x: x.sin().sum(-1), inputs, done), inputs.sin().sum(-1))
 
 
 def test_staggered_clocks_cut_at_different_steps_and_spoil_no_return() -> None:
