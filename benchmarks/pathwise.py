@@ -1,6 +1,6 @@
 """Pathwise recipes: what they reach in how many env steps, next to PPO on the same physics, and what a window costs.
 
-    python benchmarks/pathwise.py learn [--only pendulum,cartpole,quadrotor] [--algos shac,shac_h16,ppo] [--seeds 0,1]
+    python benchmarks/pathwise.py learn [--only pendulum,cartpole,quadrotor] [--algos shac,ppo] [--seeds 0,1]
     python benchmarks/pathwise.py lqr [--seeds 0,1,2,3,4]
     python benchmarks/pathwise.py report
     python benchmarks/pathwise.py speed [--envs 64,1024] [--seconds 3] [--device cpu]
@@ -59,7 +59,6 @@ TASKS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "pgtrain/CartPoleSwingUp-v0",
         {
             "shac": ["algo=shac", "total_steps=100_000"],
-            "shac_h16": ["algo=shac", "horizon=16", "total_steps=200_000"],
             "ppo": [*PPO, "total_steps=1_000_000"],
         },
     ),
@@ -284,7 +283,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["learn", "lqr", "report", "speed"])
     parser.add_argument("--only", default=",".join(TASKS), help="tasks, with commas")
-    parser.add_argument("--algos", default="shac,shac_h16,ppo", help="with commas")
+    parser.add_argument("--algos", default="shac,ppo", help="with commas")
     parser.add_argument("--seeds", default="0,1,2,3,4", help="with commas")
     parser.add_argument("--envs", default="64,1024")
     parser.add_argument("--seconds", type=float, default=3.0)

@@ -12,15 +12,16 @@ from pgtrain.types import UserError
 HELP = """\
 pgtrain check env=ID [setting=value …]   look for what cuts or spoils the gradient of a differentiable env
 
-The env's methods are run in float64 while every torch call is watched, and their slopes are compared with central
-differences: at start states, along a rollout of random actions, and at zero. Each fault is a line: file and line of
-the code, what is wrong, and the cure. Exit code 0 where there is none, 1 otherwise.
+The env's methods are run in float64 while every torch call is watched, at 256 start states, in the states that random
+actions lead to (with ends and resets), and at zero: are values and slopes finite in each? In some of them the slopes
+are compared with central differences. Each fault is a line: file and line of the code, what is wrong, in which state,
+and the cure. Exit code 0 where there is none, 1 otherwise.
 
 settings
   env=ID | module:ID    of a task in torch, registered with pgtrain.envs.differentiable.register
   env.kwargs.NAME=VALUE arguments of the env itself
   seed=0                of the states and actions that are tried
-  rollout=20            random steps after which the methods are tried again
+  rollout=200           random steps of 64 envs, in whose states the methods are tried again; 0: start states alone
 
 examples
   pgtrain check env=pgtrain/Pendulum-v0
@@ -34,7 +35,7 @@ def parse(argv: list[str]) -> tuple[str, dict[str, Any], dict[str, int]]:
 
     Raises: UserError in one line.
     """
-    env_id, kwargs, numbers = "", {}, {"seed": 0, "rollout": 20}
+    env_id, kwargs, numbers = "", {}, {"seed": 0, "rollout": 200}
     for word in argv:
         key, equals, text = word.partition("=")
         if not equals:

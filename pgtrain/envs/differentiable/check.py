@@ -1,8 +1,9 @@
 """Does a gradient really flow through this env? `check(env)` finds the usual faults, each with its line and its cure.
 
-The task's methods are run on a few states in float64 while every torch call is watched: that tells of NumPy, in-place
-writes, `.item()` and cut graphs with the line that they stand in. Then their Jacobians are compared with central
-differences, at random states, along a rollout, and at zero, where square roots and norms like to fail.
+The task's methods are run on many states in float64 while every torch call is watched: that tells of NumPy, in-place
+writes, `.item()` and cut graphs with the line that they stand in, and of each state whether values and slopes are
+finite there: start states, those that random actions lead to (with ends and resets), and zero, where square roots and
+norms like to fail. Then the Jacobians of some are compared with central differences.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from torch import Tensor
 from pgtrain.envs.differentiable.base import DifferentiableEnv
 from pgtrain.envs.differentiable.finite_differences import disagreement, same_noise
 from pgtrain.envs.differentiable.trace import Watch, user_line
+from pgtrain.envs.differentiable.visited import bad_rows, random_action, terminated, visited_states
 
-TOLERANCE = 1e-5  # relative disagreement with them that is a fault
-ROWS = 4  # states at each place
+TOLERANCE = 1e-5  # relative disagreement with central differences that is a fault
+STARTS = 256  # start states
+AFTER = " after a step"
+COMPARED = 16  # states at each place whose Jacobians are compared
 
 
 class Finding(NamedTuple):
@@ -35,10 +39,10 @@ class Finding(NamedTuple):
         return f"{self.line}: {self.message}. Cure: {self.cure}"
 
 
-def check(env: DifferentiableEnv, seed: int = 0, rollout: int = 20) -> list[Finding]:
+def check(env: DifferentiableEnv, seed: int = 0, rollout: int = 200) -> list[Finding]:
     """The faults of `env`'s task, first the ones that explain others; [] if there is none. `env` stays as it is.
 
-    `rollout`: steps of random actions after which the methods are tried again.
+    `rollout`: steps of random actions, in whose states the methods are tried again; 0: start states alone.
     """
     found: list[Finding] = []
     env = in_double(env)
@@ -46,20 +50,23 @@ def check(env: DifferentiableEnv, seed: int = 0, rollout: int = 20) -> list[Find
         torch.manual_seed(seed)
         try:
             env.reset(seed)
-            start = env.start(ROWS)
+            start = env.start(STARTS)
         except Exception as error:
             return [_raised(env, "start", error)]
-        if start.ndim != 2 or len(start) != ROWS:
+        if start.ndim != 2 or len(start) != STARTS:
             cure = "return [count, S], one row for each start state"
-            return [
-                Finding(_where(env, "start"), f"start({ROWS}) returned the shape {list(start.shape)}", cure)
-            ]
-        places = [start.double(), torch.zeros_like(start).double()]
-        for place in places:
-            found += _try_all(env, place, found)
+            shape = f"start({STARTS}) returned the shape {list(start.shape)}"
+            return [Finding(_where(env, "start"), shape, cure)]
+        start = start.double()
+        zero = torch.zeros_like(start[:1])
+        for place in (start, zero):
+            found += _try_all(env, place, random_action(env, len(place)), found)
         if not found and rollout:
-            found += _try_all(env, _later(env, start, rollout), found)
-            found += _compare_all(env, [places[0], _later(env, start, rollout)])
+            states, actions = visited_states(env, rollout)
+            found += _try_all(env, states, actions, found)
+        if not found and rollout:
+            some = torch.randperm(len(states))[:COMPARED].to(states.device)
+            found += _compare_all(env, torch.cat([start[:COMPARED], states[some]]))
     return list(dict.fromkeys(found))
 
 
@@ -88,46 +95,23 @@ def _doubled(x: Any) -> Any:
 # ------------------------------------------------------------------------------------ running the task's methods
 
 
-def _action(env: DifferentiableEnv, rows: int) -> Tensor:
-    """Actions somewhere inside the box: at its edge a clip has no one slope."""
-    low, high = (
-        torch.tensor(x, dtype=torch.float64).clamp(-1e3, 1e3) for x in (env.action_low, env.action_high)
-    )
-    unbounded = (high - low) > 100
-    low, high = torch.where(unbounded, -1.0, low), torch.where(unbounded, 1.0, high)
-    return low + (high - low) * (0.2 + 0.6 * torch.rand(rows, len(low), dtype=torch.float64))
-
-
-def _later(env: DifferentiableEnv, state: Tensor, steps: int) -> Tensor:
-    """States after some steps of random actions, in float64."""
-    state = state.double()
-    with torch.no_grad():
-        for _ in range(steps):
-            state = env.dynamics(state, _action(env, len(state)).to(state.device))
-    return state.detach()
-
-
-def _methods(env: DifferentiableEnv, action: Tensor) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    """name → function of (state, action); the reward is that of the step."""
+def _methods(env: DifferentiableEnv) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """name → function of (state, action); the reward is that of the step, and so is what is observed after it."""
     return {
         "dynamics": env.dynamics,
         "reward": lambda s, a: env.reward(s, a, env.dynamics(s, a)),
         "observation": lambda s, a: env.observation(s),
-        "terminated": lambda s, a: _terminated(env, s),
+        f"observation{AFTER}": lambda s, a: env.observation(env.dynamics(s, a)),
+        "terminated": lambda s, a: terminated(env, s),
     }
 
 
-def _terminated(env: DifferentiableEnv, state: Tensor) -> Tensor:
-    if type(env).terminated is DifferentiableEnv.terminated:
-        return torch.zeros(len(state), dtype=torch.bool)
-    return env.terminated(state)
-
-
-def _try_all(env: DifferentiableEnv, place: Tensor, known: list[Finding]) -> list[Finding]:
+def _try_all(
+    env: DifferentiableEnv, place: Tensor, action: Tensor, known: list[Finding]
+) -> list[Finding]:
     """Runs each method under watch, then looks at its result and at its backward pass."""
     found: list[Finding] = []
-    action = _action(env, len(place)).to(place.device)
-    for name, method in _methods(env, action).items():
+    for name, method in _methods(env).items():
         state, act = place.clone().requires_grad_(), action.clone().requires_grad_()
         watch = Watch()
         try:
@@ -136,6 +120,7 @@ def _try_all(env: DifferentiableEnv, place: Tensor, known: list[Finding]) -> lis
         except Exception as error:
             found += [Finding(*fault) for fault in watch.faults] or [_raised(env, name, error)]
             continue
+        name = name.removesuffix(AFTER)
         faults = [Finding(*fault) for fault in watch.faults]
         found += faults
         if name == "terminated":
@@ -144,7 +129,9 @@ def _try_all(env: DifferentiableEnv, place: Tensor, known: list[Finding]) -> lis
         found += _shape_faults(env, name, out, len(place))
         if faults or any(f in known for f in faults):
             continue
-        if not out.requires_grad:
+        if len(bad := bad_rows(out)):
+            found.append(_value_fault(env, name, watch, place, bad))
+        elif not out.requires_grad:
             found.append(_cut(env, name))
         else:
             found += _slope_faults(env, name, watch, out, state, act)
@@ -187,11 +174,11 @@ def _slope_faults(
     """A Jacobian with a NaN or infinity: which operation made it?"""
     watch.follow_backward()
     grads = torch.autograd.grad(out.sum(), [state, action], allow_unused=True)
-    if all(g is None or torch.isfinite(g).all() for g in grads):
+    if not len(bad := bad_rows(*grads)):
         return []
     line, operation = watch.culprit or (_where(env, name), name)
-    at = "at the zero state" if not state.any() else f"at the state {_short(state)}"
-    message = f"the slope of {operation} is not finite {at} (the value itself may be fine)"
+    where = _place(state, bad)
+    message = f"the slope of {operation} is not finite {where} (the value itself may be fine)"
     cure = (
         "keep its argument away from the singular point, e.g. (x.square().sum(-1) + 1e-12).sqrt(); "
         "torch.where does not help if it selects only afterwards: mask the argument, too"
@@ -199,28 +186,47 @@ def _slope_faults(
     return [Finding(line, message, cure)]
 
 
+def _value_fault(env: DifferentiableEnv, name: str, watch: Watch, place: Tensor, bad: Tensor) -> Finding:
+    """A NaN or infinity: which operation made it first?"""
+    line, operation = watch.origin or (_where(env, name), name)
+    message = f"{name} is not finite, from {operation} on, {_place(place, bad)}"
+    cure = (
+        "keep the argument where the function is defined: x.clamp(min=1e-6).log(), no division by 0; bound what grows "
+        "without end, or end the episode before, by terminated"
+    )
+    return Finding(line, message, cure)
+
+
+def _place(states: Tensor, bad: Tensor) -> str:
+    """Which of the states is meant, and how rare such a state is."""
+    if len(states) == 1 and not states.any():
+        return "at the zero state"
+    return f"at the state {_short(states[bad[0]])}, and in {len(bad):,} of {len(states):,} states tried"
+
+
 # ------------------------------------------------------------------------------------------------ finite differences
 
 
-def _compare_all(env: DifferentiableEnv, places: list[Tensor]) -> list[Finding]:
+def _compare_all(env: DifferentiableEnv, place: Tensor) -> list[Finding]:
     found = []
-    for place in places:
-        action = _action(env, len(place)).to(place.device)
-        for name, method in _methods(env, action).items():
-            if name == "terminated":
-                continue
-            error = disagreement(env, method, place, action)
-            if error > TOLERANCE:
-                message = (
-                    f"the gradient of {name} differs from finite differences by {error:.1e} (relative), "
-                    f"at the state {_short(place)}"
-                )
-                cure = (
-                    "look for a constant that should depend on the state (a detach, .data, a Python number taken from "
-                    "a tensor), for float32 casts, for floor, round or sign (their slope is 0), or for state that the "
-                    "method keeps between calls"
-                )
-                found.append(Finding(_where(env, name), message, cure))
+    action = random_action(env, len(place))
+    for name, method in _methods(env).items():
+        if name == "terminated" or name.endswith(AFTER):
+            continue
+        errors = disagreement(env, method, place, action)
+        if not (errors > TOLERANCE).any():
+            continue
+        worst = int(errors.argmax())
+        message = (
+            f"the gradient of {name} differs from finite differences by {float(errors[worst]):.1e} (relative), "
+            f"at the state {_short(place[worst])}"
+        )
+        cure = (
+            "look for a constant that should depend on the state (a detach, .data, a Python number taken from "
+            "a tensor), for float32 casts, for floor, round or sign (their slope is 0), or for state that the "
+            "method keeps between calls"
+        )
+        found.append(Finding(_where(env, name), message, cure))
     return found
 
 
@@ -244,4 +250,4 @@ def _raised(env: DifferentiableEnv, name: str, error: Exception) -> Finding:
 
 
 def _short(state: Tensor) -> str:
-    return "[" + ", ".join(f"{x:.3g}" for x in state[0].tolist()) + "]"
+    return "[" + ", ".join(f"{x:.3g}" for x in state.tolist()) + "]"

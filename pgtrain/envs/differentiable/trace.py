@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 _SKIP = (str(Path(torch.__file__).parent), str(Path(__file__).parent / "base.py"), __file__)
 _CHECK = str(Path(__file__).parent / "check.py")
-_DIFFERENCES = str(Path(__file__).parent / "finite_differences.py")
+_HELPERS = tuple(str(Path(__file__).parent / name) for name in ("finite_differences.py", "visited.py"))
 
 # what is called → what that means, what to do instead
 _TO_HOST = {
@@ -42,12 +42,14 @@ Fault = tuple[str, str, str]  # line, message, cure
 
 
 class Watch(TorchFunctionMode):
-    """`with Watch() as watch: …`; then `faults`, and `culprit` of a backward pass that made a non-finite slope."""
+    """`with Watch() as watch: …`; then `faults`, `origin` of the last value to become non-finite, and `culprit` of a
+    backward pass that made a non-finite slope."""
 
     def __init__(self) -> None:
         super().__init__()
         self.faults: list[Fault] = []
-        self.culprit: tuple[str, str] | None = None  # line and operation
+        self.origin: tuple[str, str] | None = None  # line and operation
+        self.culprit: tuple[str, str] | None = None
         self._nodes: dict[Any, tuple[str, str]] = {}  # node of the graph → line, operation
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -60,6 +62,8 @@ class Watch(TorchFunctionMode):
         out = func(*args, **kwargs)
         if line is not None and isinstance(out, Tensor) and out.grad_fn is not None:
             self._remember(out.grad_fn, line, name.strip("_"))
+            if not _finite([out]) and _finite([x for x in args if isinstance(x, Tensor)]):
+                self.origin = line, name.strip("_")
         return out
 
     def _remember(self, node: Any, line: str, operation: str) -> None:
@@ -116,7 +120,7 @@ def _finite(grads: Any) -> bool:
 
 def user_line(filename: str) -> bool:
     """Is this a file of the task's, not of torch, of the base class or of the checker?"""
-    return not filename.startswith((*_SKIP, _CHECK, _DIFFERENCES)) and not filename.startswith("<")
+    return not filename.startswith((*_SKIP, _CHECK, *_HELPERS)) and not filename.startswith("<")
 
 
 def raised_at(name: str, error: BaseException) -> str:

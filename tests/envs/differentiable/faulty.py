@@ -119,3 +119,66 @@ class SinglePrecision(Good):
 
     def dynamics(self, state: Tensor, action: Tensor) -> Tensor:
         return state @ torch.from_numpy(self.push)  # FAULT
+
+
+class RareValue(Good):
+    """One start state in a hundred: the logarithm of a negative number."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return (0.98 - state[:, 0]).log()  # FAULT
+
+
+class RareSlope(Good):
+    """In one start state in a hundred: the root of a positive part, whose slope is ∞ · 0 where that is 0."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        left = 0.98 - state[:, 0]
+        return -(left + left.abs()).sqrt()  # FAULT
+
+
+class LateValue(Good):
+    """Only after many steps in one direction."""
+
+    max_episode_steps = 100
+
+    def start(self, count: int) -> Tensor:
+        return self.uniform(count, [-0.1, 0.0], [0.1, 0.1])
+
+    def dynamics(self, state: Tensor, action: Tensor) -> Tensor:
+        return state + torch.cat([action * 0.01, action.square() * 0.05], -1)
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return (0.3 - next_state[:, 1]).log()  # FAULT
+
+
+class EndObservation(Good):
+    """Only in states in which an episode ends."""
+
+    def terminated(self, state: Tensor) -> Tensor:
+        return state[:, 0] > 1.0
+
+    def observation(self, state: Tensor) -> Tensor:
+        return (1.0 - state).sqrt()  # FAULT
+
+    def start(self, count: int) -> Tensor:
+        return self.uniform(count, [0.5, 0.5], [0.9, 0.9])
+
+
+class StateAfterReset(Good):
+    """Only from the fourth draw of start states on, which no env begins with: after a reset."""
+
+    def start(self, count: int) -> Tensor:
+        self.draws = getattr(self, "draws", 0) + 1
+        return super().start(count) + 3 * (self.draws > 3)
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return (3 - next_state[:, 1]).log()  # FAULT
+
+
+class RareWrongSlope(Good):
+    """The slope is right in one half of the states, in one row of a batch, and wrong in the other."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:  # FAULT
+        with torch.no_grad():
+            stiffness = state[:, 0].clamp(min=0.0)
+        return -(1 + stiffness) * next_state.square().sum(-1)

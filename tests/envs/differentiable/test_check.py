@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from pgtrain.envs.differentiable.base import DifferentiableEnv
-from pgtrain.envs.differentiable.check import check
+from pgtrain.envs.differentiable.check import check, in_double
+from pgtrain.envs.differentiable.finite_differences import disagreement
 from pgtrain.envs.differentiable.registration import TASKS, make
+from pgtrain.envs.differentiable.visited import visited_states
 from tests.envs.differentiable import faulty
 
 SOURCE = Path(faulty.__file__).read_text(encoding="utf-8").splitlines()
@@ -27,7 +30,13 @@ FAULTS = {
     "WrongSlope": ("the gradient of reward differs from finite differences", "a constant that should depend"),
     "RootAtZero": ("the slope of sqrt is not finite at the zero state", "1e-12"),
     "MaskedTooLate": ("is not finite at the zero state", "mask the argument"),
-    "RewardColumn": ("reward returned the shape [4, 1] for 4 envs", "[N]"),
+    "RareValue": ("reward is not finite, from log on, at the state [0.9", "x.clamp(min=1e-6).log()"),
+    "RareSlope": ("the slope of sqrt is not finite at the state [0.9", "1e-12"),
+    "LateValue": ("reward is not finite, from log on, at the state [", "x.clamp(min=1e-6).log()"),
+    "EndObservation": ("observation is not finite, from sqrt on, at the state [", "x.clamp(min=1e-6).log()"),
+    "StateAfterReset": ("reward is not finite, from log on, at the state [", "x.clamp(min=1e-6).log()"),
+    "RareWrongSlope": ("the gradient of reward differs from finite differences", "a constant that should depend"),
+    "RewardColumn": ("reward returned the shape [256, 1] for 256 envs", "[N]"),
     "FloatFlag": ("terminated returned torch.float64", "bool [N]"),
     "SinglePrecision": ("dynamics raised RuntimeError", "self.tensor"),
 }
@@ -53,6 +62,36 @@ def test_a_fault_is_told_with_its_line_and_its_cure(name: str) -> None:
 def test_every_faulty_env_is_tested() -> None:
     classes = {n for n, c in vars(faulty).items() if isinstance(c, type) and issubclass(c, DifferentiableEnv)}
     assert classes - {"Good", "DifferentiableEnv"} == set(FAULTS)
+
+
+def test_the_state_that_is_told_is_one_in_which_it_happens() -> None:
+    """Its first coordinate, where the logarithm's argument is 0.98 − x, and how many there were."""
+    (finding,) = check(faulty.RareValue(1))
+    state = re.search(r"at the state \[([\d.]+), .*and in (\d+) of 256 states tried", finding.message)
+    assert state is not None and float(state[1]) >= 0.98 and 1 <= int(state[2]) <= 12  # 1 in 100 on average
+    (finding,) = check(faulty.RareWrongSlope(1))
+    state = re.search(r"at the state \[([-\d.]+), ", finding.message)
+    assert state is not None and float(state[1]) > 0
+
+
+def test_states_of_every_age_are_visited_and_fresh_ones() -> None:
+    env = in_double(faulty.Good(1))
+    states, actions = visited_states(env, 20, envs=30)
+    assert states.shape == (600, 2) and actions.shape == (600, 1)
+    states, actions = states.view(20, 30, 2), actions.view(20, 30, 1)
+    went_on = torch.isclose(env.dynamics(states[:-1].flatten(0, 1), actions[:-1].flatten(0, 1)), states[1:].flatten(0, 1))
+    cuts = (~went_on.all(-1)).view(19, 30)
+    assert cuts.any(0).all()  # the limit is 5: each env was reset, not all in the same step
+    assert ((cuts.sum(0) >= 3) & (cuts.sum(0) <= 4)).all() and len(set(cuts.int().argmax(0).tolist())) > 2
+
+
+def test_a_kink_is_no_fault() -> None:
+    """At the very edge of a clip there is no one slope to compare with."""
+    env, action = in_double(faulty.Good(1)), torch.zeros(2, 1, dtype=torch.float64)
+    state = torch.tensor([[1.0, 0.0], [0.5, 0.0]], dtype=torch.float64)
+    errors = disagreement(env, lambda s, a: s[:, 0].clamp(max=1.0), state, action)
+    assert (errors < 1e-6).all()
+    assert (disagreement(env, lambda s, a: s[:, 0].detach(), state, action) > 0.5).all()
 
 
 @pytest.mark.parametrize("name", FAULTS)
