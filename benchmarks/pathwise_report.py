@@ -9,14 +9,17 @@ from typing import Any
 import readme  # beside this file  # pyright: ignore[reportMissingImports]
 
 SHARE = 0.95
-RECIPES = {"shac": "C1", "shac_h16": "C3", "ppo": "C0"}  # and their colours
+RECIPES = {"shac": "C1", "ppo": "C0"}  # and their colours
 Row = dict[str, Any]
 
 
 def goal(rows: list[Row]) -> float:
-    """start + 0.95 (PPO's final return − start): 95 % of the way; returns may be negative."""
+    """start + 0.95 (best seed of PPO's final return − start): 95 % of the way; returns may be negative.
+
+    The best seed's, as a mean over seeds of which some never learned the task asks for nothing.
+    """
     start = statistics.mean(row["curve"][0][1] for row in rows)
-    final = statistics.mean(row["final"] for row in rows if row["algo"] == "ppo")
+    final = max(row["final"] for row in rows if row["algo"] == "ppo")
     return start + SHARE * (final - start)
 
 
@@ -57,7 +60,7 @@ def table(rows: list[Row]) -> str:
                 f"| {cpu:.0f} | {text} |"
             )
         if len(medians) > 1 and "ppo" in medians:
-            ratio = medians["ppo"] / min(steps for algo, steps in medians.items() if algo != "ppo")
+            ratio = medians["ppo"] / medians["shac"]
             lines.append(f"| | | | | 95 % is {level:.1f} | | PPO takes {ratio:.1f} times SHAC's steps |")
     lqr = [row for row in rows if row["task"] == "lqr"]
     if lqr:

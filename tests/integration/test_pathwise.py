@@ -18,8 +18,10 @@ from pgtrain.config.compose import compose
 from pgtrain.evaluation import evaluate
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning import losses
+from pgtrain.learning.host.pipeline import HostPipeline
 from pgtrain.learning.pathwise_gradients import AlphaOrder, Pathwise
 from pgtrain.learning.pathwise_update import TDLambda, WindowReturn
+from pgtrain.learning.updates import TorchPipeline
 from pgtrain.monitor.dashboard import METRICS
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.squashed import TanhGaussian
@@ -30,7 +32,7 @@ from tests.support import Recorder
 QUIET = ["monitor.terminal=none", "monitor.tensorboard=false", "eval.episodes=4", "seed=3"]
 SMALL = [*QUIET, "num_envs=8", "env.max_episode_steps=9", "policy.hidden=[8]", "total_steps=480"]
 RECIPES = {
-    "shac": ["algo=shac", "env=pgtrain/Pendulum-v0", "update.compare_every=2"],
+    "shac": ["algo=shac", "env=pgtrain/Pendulum-v0", "horizon=8", "update.compare_every=2"],
     "bptt": ["algo=bptt", "env=pgtrain/CartPoleSwingUp-v0"],
     "bptt-windows": ["algo=bptt", "collect.unit=steps", "horizon=6", "env=pgtrain/Quadrotor-v0"],
     "alpha_order": ["algo=alpha_order", "env=pgtrain/Acrobot-v0", "update.groups=3"],
@@ -174,18 +176,33 @@ def test_the_recipes_differ_where_they_should(tmp_path: Path) -> None:
     whole, _ = runner_of(
         ["algo=shac", "env=pgtrain/Pendulum-v0", "collect.unit=episodes", "horizon=null"], tmp_path
     )
-    assert whole.update.critic.minibatch_size == 16 * 200 / 4  # pyright: ignore
+    assert whole.update.critic.minibatch_size == 8 * 200 / 4  # pyright: ignore
 
 
 def test_the_published_numbers_are_the_recipes(tmp_path: Path) -> None:
     """Xu et al. 2022, for small tasks: two Adams of betas 0.7, 0.95, norms of at most 1, λ 0.95, α 0.2."""
     cfg: Any = compose(["algo=shac", "env=pgtrain/Pendulum-v0"]).config
-    assert (cfg.num_envs, cfg.horizon, cfg.gamma, cfg.advantage.lam) == (16, 8, 0.99, 0.95)
+    assert (cfg.num_envs, cfg.horizon, cfg.gamma, cfg.advantage.lam) == (8, 16, 0.99, 0.95)
     assert (cfg.optim.beta1, cfg.optim.beta2, cfg.optim.max_grad_norm) == (0.7, 0.95, 1.0)
     assert (cfg.optim.lr.name, cfg.optim.lr.value, cfg.update.target_alpha) == ("linear", 5e-3, 0.2)
     assert cfg.optim.lr.value * cfg.update.critic_lr_ratio == pytest.approx(2e-3)
     assert (cfg.update.critic_epochs, cfg.update.critic_minibatch_size) == (8, 32)
-    assert (cfg.policy.activation, cfg.policy.mean, cfg.policy.share) == ("elu", "identity", 0)
+    assert (cfg.policy.activation, cfg.policy.mean, cfg.policy.share) == ("tanh", "identity", 0)
+
+
+def test_the_critic_learns_by_closed_forms_on_the_host_and_torch_agrees(tmp_path: Path) -> None:
+    """One iteration from the same start: the critic's epochs in NumPy, and in torch."""
+    parameters = []
+    for pipeline in (HostPipeline, TorchPipeline):
+        runner, _ = runner_of([*RECIPES["shac"], *SMALL, "optim.eps=1e-2"], tmp_path)
+        critic: Any = runner.update.critic  # pyright: ignore[reportAttributeAccessIssue]
+        assert isinstance(critic.pipeline, HostPipeline)
+        if pipeline is TorchPipeline:
+            critic.pipeline = TorchPipeline(critic.source, critic.flat, critic.optimizer, critic.max_grad_norm)
+        start = runner.update.flat.data.clone()
+        runner._iterate()
+        parameters.append(runner.update.flat.data - start)
+    assert torch.allclose(*parameters, atol=1e-5) and parameters[0].abs().max() > 1e-3
 
 
 # ------------------------------------------------------------------------------------------------ refusals

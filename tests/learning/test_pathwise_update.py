@@ -235,6 +235,19 @@ def test_standardised_values_have_no_target() -> None:
         TargetCritic(policy, FlatParameters(policy), 0.2)
 
 
+def test_values_without_a_graph_are_those_with_one() -> None:
+    """NumPy on the same memory, also after the target moved; any leading shape."""
+    policy = small_policy(3, Good(1).action_space, hidden=(16, 16), activation="elu")
+    flat = FlatParameters(policy)
+    target = TargetCritic(policy, flat, 0.2)
+    for _ in range(2):
+        flat.data[critic_slice(flat)] += 0.3
+        target.follow()
+        x = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(0))
+        assert torch.allclose(target(x), target(x.clone().requires_grad_()), atol=1e-5)
+        assert not target(x).requires_grad and target(x).shape == (5, 4)
+
+
 # ---- α-order --------------------------------------------------------------------------------------------------------
 
 
