@@ -254,7 +254,9 @@ def measure(env_id: str, n: int, seconds: float, device: str) -> dict[str, float
     }
     paces = dict.fromkeys(work, 0.0)
     env.reset(0)
-    for turn in range(ROUNDS + 1):  # in turns, so that what else the machine does is shared; the first warms up
+    for turn in range(
+        ROUNDS + 1
+    ):  # in turns, so that what else the machine does is shared; the first warms up
         for name, do in work.items():
             found = pace(do, HORIZON * n, seconds / ROUNDS if turn else 0.0, device)
             paces[name] = max(paces[name], found)

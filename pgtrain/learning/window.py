@@ -26,7 +26,10 @@ from pgtrain.types import UserError
 
 
 def successor_values(
-    value_of: Callable[[Tensor], Tensor], inputs_of: Callable[[Tensor], Tensor], next_obs: Sequence[Tensor], done: Tensor
+    value_of: Callable[[Tensor], Tensor],
+    inputs_of: Callable[[Tensor], Tensor],
+    next_obs: Sequence[Tensor],
+    done: Tensor,
 ) -> Tensor:
     """V of every step's successor [T, N], with a graph where the loss reads it: at each done and in the last row.
 

@@ -198,7 +198,9 @@ def test_the_critic_learns_by_closed_forms_on_the_host_and_torch_agrees(tmp_path
         critic: Any = runner.update.critic  # pyright: ignore[reportAttributeAccessIssue]
         assert isinstance(critic.pipeline, HostPipeline)
         if pipeline is TorchPipeline:
-            critic.pipeline = TorchPipeline(critic.source, critic.flat, critic.optimizer, critic.max_grad_norm)
+            critic.pipeline = TorchPipeline(
+                critic.source, critic.flat, critic.optimizer, critic.max_grad_norm
+            )
         start = runner.update.flat.data.clone()
         runner._iterate()
         parameters.append(runner.update.flat.data - start)

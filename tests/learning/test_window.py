@@ -45,7 +45,8 @@ def policy_for(env: Any, seed: int = 0, critic: bool = True, normalizer: bool = 
 def collector(env: Any, **settings: Any) -> WindowCollector:
     policy = policy_for(env)
     policy.observe(torch.randn(50, env.obs_dim, generator=torch.Generator().manual_seed(9)) * 2 + 1)
-    return WindowCollector(env, policy, (3, 4), **({"stagger": False} | settings))
+    settings = {"stagger": False} | settings
+    return WindowCollector(env, policy, (3, 4), **settings)
 
 
 # ---- what a window holds --------------------------------------------------------------------------------------------

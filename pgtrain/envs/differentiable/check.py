@@ -106,9 +106,7 @@ def _methods(env: DifferentiableEnv) -> dict[str, Callable[[Tensor, Tensor], Ten
     }
 
 
-def _try_all(
-    env: DifferentiableEnv, place: Tensor, action: Tensor, known: list[Finding]
-) -> list[Finding]:
+def _try_all(env: DifferentiableEnv, place: Tensor, action: Tensor, known: list[Finding]) -> list[Finding]:
     """Runs each method under watch, then looks at its result and at its backward pass."""
     found: list[Finding] = []
     for name, method in _methods(env).items():

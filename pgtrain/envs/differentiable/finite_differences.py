@@ -20,8 +20,8 @@ def disagreement(
     """For each row, the largest difference between Jacobian and central differences, relative to the larger of 1 and
     the Jacobian, [N]; infinite where one of them is not finite.
 
-    Along each coordinate of state and action in turn, all rows at once; float64. The same noise each time. A kink, as at
-    the very edge of a clip, has no one slope: it is left out.
+    Along each coordinate of state and action in turn, all rows at once; float64. The same noise each time. A kink, as
+    at the very edge of a clip, has no one slope: it is left out.
     """
     worst = torch.zeros(len(state), dtype=torch.float64, device=state.device)
     state, action = state.detach().double(), action.detach().double()
@@ -45,7 +45,9 @@ def disagreement(
             numeric, bend = (high - low) / (2 * h), (high - 2 * here + low).abs() / h
             exact = _directional(along, len(x), x, numeric)
             scale = exact.abs().clamp(min=1.0)
-            error = torch.where(bend > KINK * scale, 0.0, (exact - numeric).abs() / scale).nan_to_num(torch.inf, torch.inf)
+            error = torch.where(bend > KINK * scale, 0.0, (exact - numeric).abs() / scale).nan_to_num(
+                torch.inf, torch.inf
+            )
             worst = torch.maximum(worst, error.reshape(len(worst), -1).amax(-1))
     return worst
 

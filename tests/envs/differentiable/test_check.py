@@ -35,7 +35,10 @@ FAULTS = {
     "LateValue": ("reward is not finite, from log on, at the state [", "x.clamp(min=1e-6).log()"),
     "EndObservation": ("observation is not finite, from sqrt on, at the state [", "x.clamp(min=1e-6).log()"),
     "StateAfterReset": ("reward is not finite, from log on, at the state [", "x.clamp(min=1e-6).log()"),
-    "RareWrongSlope": ("the gradient of reward differs from finite differences", "a constant that should depend"),
+    "RareWrongSlope": (
+        "the gradient of reward differs from finite differences",
+        "a constant that should depend",
+    ),
     "RewardColumn": ("reward returned the shape [256, 1] for 256 envs", "[N]"),
     "FloatFlag": ("terminated returned torch.float64", "bool [N]"),
     "SinglePrecision": ("dynamics raised RuntimeError", "self.tensor"),
@@ -79,7 +82,9 @@ def test_states_of_every_age_are_visited_and_fresh_ones() -> None:
     states, actions = visited_states(env, 20, envs=30)
     assert states.shape == (600, 2) and actions.shape == (600, 1)
     states, actions = states.view(20, 30, 2), actions.view(20, 30, 1)
-    went_on = torch.isclose(env.dynamics(states[:-1].flatten(0, 1), actions[:-1].flatten(0, 1)), states[1:].flatten(0, 1))
+    went_on = torch.isclose(
+        env.dynamics(states[:-1].flatten(0, 1), actions[:-1].flatten(0, 1)), states[1:].flatten(0, 1)
+    )
     cuts = (~went_on.all(-1)).view(19, 30)
     assert cuts.any(0).all()  # the limit is 5: each env was reset, not all in the same step
     assert ((cuts.sum(0) >= 3) & (cuts.sum(0) <= 4)).all() and len(set(cuts.int().argmax(0).tolist())) > 2
