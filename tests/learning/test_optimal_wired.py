@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pgtrain.config.convert import from_dict
 from pgtrain.config.errors import ConfigError
 from pgtrain.learning import per_sample
 from pgtrain.learning.batch import Coefficients, flatten
+from pgtrain.learning.host.scores import HostScores
 from pgtrain.learning.optimal_advantage import OptimalAdvantage, ParameterAdvantage
 from pgtrain.learning.optimal_baselines import PreviousBatch, joint
 from pgtrain.learning.optimal_estimator import Episodes
@@ -213,10 +215,12 @@ def ill(kind: str) -> tuple[Any, Rollout]:
 @pytest.mark.parametrize("kind", ["one episode", "equal returns", "1e8 returns", "dead layer", "no gradient"])
 def test_ill_cases_are_finite(kind: str, scope: str) -> None:
     policy, rollout = ill(kind)
-    for fit in ("leave_one_out", "split", "pooled", "previous_batch"):
+    flat = FlatParameters(policy)
+    fits = ("leave_one_out", "split", "pooled", "previous_batch")
+    for fit, on_host in itertools.product(fits, (False, True)):
         cfg = configure({"name": "optimal", "scope": scope, "fit": fit})
-        flat = FlatParameters(policy)
-        estimator = build.make_estimator(cfg, policy)
+        estimator = build.make_estimator(cfg, policy, flat if on_host else None)
+        assert isinstance(estimator.scores, HostScores) == on_host  # type: ignore[union-attr]
         update: Any = make_update(cfg, policy, flat, 0, estimator)
         out = estimator(rollout)
         assert out.advantage is not None and out.advantage.isfinite().all()
@@ -258,7 +262,7 @@ def test_on_value_is_the_optimal_baseline_of_the_residual() -> None:
     assert on.needs_critic and not alone.needs_critic
     below = build.make_estimator(configure({"name": "value"}), policy)(rollout).advantage
     assert isinstance(alone, OptimalAdvantage) and below is not None
-    expected = below - alone.baseline(policy, rollout, below)
+    expected = below - alone.baseline(alone.scores, rollout, below)
     torch.testing.assert_close(on(rollout).advantage, expected)
 
 
@@ -306,7 +310,7 @@ def test_every_setting_arrives() -> None:
     )
     assert isinstance(made, OptimalAdvantage)
     b = made.baseline
-    assert (b.scope, b.form, b.fit.__name__, b.memory_limit, b.gamma) == (  # pyright: ignore
+    assert (b.scope, b.form, b.fit.__name__, made.scores.memory_limit, b.gamma) == (  # pyright: ignore
         "step", "gpomdp", "split", 7 * 2**20, GAMMA,
     )  # fmt: skip
     total = configure({"name": "optimal", "form": "total"})
