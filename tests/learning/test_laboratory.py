@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import math
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from pgtrain import build
 from pgtrain.commands.gradients_run import Experiment, Findings, fresh
+from pgtrain.commands.gradients_show import WIDE, make_table, number
 from pgtrain.config.compose import compose
 from pgtrain.learning.gradient_report import Reference, report
 
@@ -172,12 +175,27 @@ def test_tabular_mdp_tells_the_story_of_the_enumeration() -> None:
 def test_cartpole_from_the_same_episodes_the_optimal_baseline_has_the_least_variance_without_a_critic() -> (
     None
 ):
+    """The interval of each is shown beside it."""
     found = measure("env=CartPole-v1", episodes=192, rows="reward to go")
-    v = {name.removeprefix("reward to go: "): row.variance for name, row in by_name(found).items()}
-    for name in ("none", "mean", "leave-one-out mean"):
-        assert v["optimal scalar"] < v[name], name
-        assert v["optimal parameter"] < v[name], name
+    r = by_name(found)
+    for best, name in itertools.product(
+        ("optimal scalar", "optimal parameter"), ("none", "mean", "leave-one-out mean")
+    ):
+        assert r[f"reward to go: {best}"].variance < r[f"reward to go: {name}"].variance, (best, name)
+    assert r["reward to go: optimal scalar"].variance < r["reward to go: none"].low
+    table = shown(found)
+    for row in r.values():
+        assert 0 < row.low < row.variance < row.high
+        assert f"{number(row.low)}–{number(row.high)}" in table
     assert not found.reference.exact and found.reference.episodes == 192
+
+
+def shown(findings: Findings) -> str:
+    from rich.console import Console
+
+    console = Console(width=WIDE, record=True, file=io.StringIO())
+    console.print(make_table(findings.lines, WIDE))
+    return console.export_text()
 
 
 @pytest.mark.slow
