@@ -88,7 +88,7 @@ class SyncEnv(VectorEnv):
             guard.masks = self._masks or masks.NoMask()
 
     def reset(self, seed: int) -> np.ndarray:
-        return self.reset_each(env_seeds(seed, self.num_envs))
+        return self.reset_each(env_seeds(seed, self.num_envs, self.before))
 
     def reset_each(self, seeds: list[int]) -> np.ndarray:
         """Reset env i with seeds[i]."""
@@ -167,7 +167,7 @@ class GuestEnv(VectorEnv):
         self._hidden = np.zeros(self.num_envs, np.bool_)  # idle, or not yet back at an episode's start
 
     def reset(self, seed: int) -> np.ndarray:
-        return self._started(*self._vec.reset(seed=seed))
+        return self._started(*self._vec.reset(seed=seed + self.before))
 
     def _started(self, obs: Any, info: dict[str, Any]) -> np.ndarray:
         self._reset_next[:] = self._hidden[:] = False
