@@ -54,7 +54,7 @@ def streams(seed: int, rank: int = 0) -> dict[str, int]:
     Ranks above 0 draw actions and minibatches of their own, and share the rest.
     """
     seeds = [int(s) for s in np.random.SeedSequence(seed).generate_state(len(STREAMS))]
-    named = dict(zip(STREAMS, seeds, strict=True))
+    named: dict[str, int] = dict(zip(STREAMS, seeds, strict=True))
     for name in ("action", "minibatch") if rank else ():
         named[name] = int(np.random.SeedSequence([named[name], rank]).generate_state(1)[0])
     return named

@@ -82,7 +82,7 @@ class Ranks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.close(patience=1.0)
 
 
 class Several(Ranks):
@@ -188,17 +188,30 @@ class _Child(NamedTuple):
 _MISSED = 3  # exit code of a rank that ended because another one was gone
 
 
+def torchrun_rank() -> int | None:
+    """This process's rank among those that torchrun has started; None where it has not, or only one."""
+    several = "TORCHELASTIC_RUN_ID" in os.environ and os.environ["WORLD_SIZE"] != "1"
+    return int(os.environ["RANK"]) if several else None
+
+
 def start(size: int, work: Callable[..., None], *args: Any) -> Ranks:
     """This process as rank 0 of `size`, the others started here: each calls work(ranks, *args), a function of a module.
 
     They talk over the loopback interface. An error in one of them becomes this process's `RankLost` when it next
-    waits for them. With size 1 nothing is started.
+    waits for them. With size 1 nothing is started; under torchrun all are there already, and only meet.
     """
+    if (rank := torchrun_rank()) is not None:
+        there = os.environ["WORLD_SIZE"]
+        if there != str(size):
+            raise UserError(
+                f"device.ranks={size}: torchrun has started {there} processes; use device.ranks={there}"
+            )
+        return Gloo(rank, size)
     if size == 1:
         return Ranks()
     if dist.is_initialized():
         raise UserError(f"device.ranks={size}: torch.distributed is in use in this process already; use 1")
-    store = dist.TCPStore("127.0.0.1", 0, size, True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, size, True, wait_for_workers=False)  # pyright: ignore
     context, children = mp.get_context("spawn"), []
     try:
         with _no_keyboard_interrupt():
@@ -228,7 +241,7 @@ def _serve(
     code = 1
     try:
         pipe.send(None)
-        store = dist.TCPStore("127.0.0.1", port, size, False)
+        store = dist.TCPStore("127.0.0.1", port, size, False)  # pyright: ignore
         with _loopback():
             ranks = Gloo(rank, size, store)
         work(ranks, *args)

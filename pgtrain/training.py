@@ -74,6 +74,8 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
         distributed.start(cfg.device.ranks, follow, cfg) as ranks,
         build.make_env(cfg, cfg.num_envs // ranks.size) as env,
     ):
+        if not ranks.leads:
+            raise UserError("torchrun starts single runs of the command line; use device.ranks without it")
         build.refuse_unused(cfg, overrides, env)
         sinks = make_sinks(run_dir, tensorboard=cfg.monitor.tensorboard, terminal=cfg.monitor.terminal)
         with Monitor(sinks, cfg.monitor.log_every) as monitor:
@@ -114,6 +116,12 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
         raise KeyboardInterrupt
     exit_code = interrupt.exit_code if outcome.status == "interrupted" else 0
     return Result(summary, run_dir, runner.policy, exit_code)
+
+
+def follow_torchrun(cfg: schema.Config) -> None:
+    """What a process of torchrun's has to do that is not rank 0."""
+    with distributed.start(cfg.device.ranks, follow) as ranks:
+        follow(ranks, cfg)
 
 
 def follow(ranks: Ranks, cfg: schema.Config) -> None:

@@ -39,4 +39,4 @@ class OnRank1(gym.Env[Any, Any]):
 
 
 if "Test/OnRank1-v0" not in gym.registry:
-    gym.register("Test/OnRank1-v0", entry_point=OnRank1)
+    gym.register("Test/OnRank1-v0", entry_point="tests.rank_envs:OnRank1")

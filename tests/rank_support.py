@@ -76,7 +76,7 @@ class Recording:
         return self._kept(self.collector.collect_episodes(*args, **kwargs))
 
     def _kept(self, collected: tuple[Rollout, Episodes]) -> Any:
-        copies = [x.clone() if isinstance(x, Tensor) else x for x in collected[0]]
+        copies: list[Any] = [x.clone() if isinstance(x, Tensor) else x for x in collected[0]]
         self.rollouts.append(Rollout(*copies))
         return collected
 
@@ -115,12 +115,10 @@ def split(rollout: Rollout, columns: slice) -> Rollout:
 
     t, n = rollout.final_index
     mine = (n >= columns.start) & (n < columns.stop)
-    by_row = {
-        name: part(getattr(rollout, name))
-        for name in Rollout._fields[: Rollout._fields.index("final_inputs")]
-    }
+    names = Rollout._fields[: Rollout._fields.index("final_inputs")]
+    by_row: dict[str, Any] = {name: part(getattr(rollout, name)) for name in names}
     return Rollout(
-        **by_row,  # pyright: ignore
+        **by_row,
         final_inputs=rollout.final_inputs[mine],
         final_index=(t[mine], n[mine] - columns.start),
         last_inputs=rollout.last_inputs[columns],

@@ -83,7 +83,8 @@ CASES = {
     "ppo": [*PPO, "update.epochs=4"],
     "ppo_stop": [*PPO, "update.epochs=8", "update/kl_guard=stop", "update.kl_guard.limit=1e-5"],
     "ppo_skip": [*PPO, "update.epochs=2", "update/kl_guard=skip", "update.kl_guard.limit=1e-4"],
-    "ppo_rate": [*PPO, "update/kl_guard=learning_rate", "optim/lr=constant", "update/value_loss=clip_max", "entropy=target"],
+    "ppo_rate": [*PPO, "update/kl_guard=learning_rate", "optim/lr=constant", "entropy=target",
+                 "update/value_loss=clip_max"],
     "ppo_anew": [*PPO, "update.epochs=3", "update.recompute_advantages=true", "update/value_loss=huber"],
     "ppo_torch": [*PPO, "policy.layer_norm=true", "optim=rmsprop", "advantage.discount_states=true"],
     "ppo_kl": ["algo=ppo_kl", "env=Pendulum-v1", *WINDOW, *BATCH, "update.epochs=3", "policy.share=1"],
@@ -116,7 +117,7 @@ def test_two_ranks_are_one_with_the_double_batch(tmp_path: Path, overrides: list
         assert first._schedules()[name].state_dict() == pytest.approx(schedule.state_dict(), rel=1e-5)
     for row, expected in zip(told.rows, log.rows, strict=True):
         assert row.keys() == expected.keys()
-        for tag in row.keys():
+        for tag in row:
             if not tag.startswith("time/"):
                 assert row[tag] == pytest.approx(expected[tag], rel=2e-3, abs=2e-5, nan_ok=True), tag
 

@@ -154,9 +154,10 @@ def _side_by_side(parts: Sequence[np.ndarray], steps: int) -> Tensor:
 
 
 def share_estimator(estimator: Estimator, ranks: Ranks) -> Estimator:
-    mixes = isinstance(estimator, MonteCarlo) and (
-        estimator.baseline in ("mean", "loo") or estimator.truncation_bootstrap == "mean_return"
-    )
+    """Over all ranks, if it looks at episodes of other envs."""
+    if not isinstance(estimator, MonteCarlo):
+        return estimator
+    mixes = estimator.baseline in ("mean", "loo") or estimator.truncation_bootstrap == "mean_return"
     return EstimatorOverRanks(estimator, ranks) if mixes else estimator
 
 
