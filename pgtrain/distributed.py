@@ -1,5 +1,7 @@
 """Ranks: processes that train one policy together, each with its share of the envs. The only user of torch.distributed.
 
+`launch.py` starts them.
+
 Every rank runs the same program on its own envs, and what they decide on is always the same reduced number, so that
 they never part. All methods of `Ranks` that talk must be called by all ranks, in the same order. R ranks.
 """
@@ -7,23 +9,19 @@ they never part. All methods of `Ranks` that talk must be called by all ranks, i
 from __future__ import annotations
 
 import contextlib
-import multiprocessing as mp
 import os
 import pickle
-import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from multiprocessing import resource_tracker
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pgtrain.types import TrainingError, UserError
+from pgtrain.types import TrainingError
 
 T = TypeVar("T")
 
@@ -102,11 +100,24 @@ class Several(Ranks):
 
 
 class Gloo(Several):
-    """This process as one of several, over torch.distributed with gloo."""
+    """This process as one of several, over torch.distributed with gloo.
 
-    def __init__(self, rank: int, size: int, store: Any = None, children: list[_Child] | None = None) -> None:
-        self.rank, self.size, self.children = rank, size, children or []
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    store: where they meet (see `meeting_place`), over the loopback interface; None: where torchrun says.
+    why: asked which rank is gone, and why, when a connection breaks (→ text and traceback; None: nothing known yet).
+    end: ends the other ranks within so many seconds.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: Any = None,
+        why: Callable[[], tuple[str, str] | None] | None = None,
+        end: Callable[[float], None] = lambda patience: None,
+    ) -> None:
+        self.rank, self.size, self.why, self.end = rank, size, why, end
+        with contextlib.nullcontext() if store is None else _loopback():
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
 
     def gather(self, x: T) -> list[T]:
         data = pickle.dumps(x)
@@ -147,145 +158,31 @@ class Gloo(Several):
 
     def _lost(self, error: Exception) -> NoReturn:
         """A connection broke: the rank at its other end is gone, and has told why if it could."""
-        if not self.children:
+        if self.why is None:
             raise RankLost(f"rank {self.rank}: another rank is gone") from error
         end = time.monotonic() + GOODBYE_S
-        while time.monotonic() < end:
-            for number, child in enumerate(self.children, 1):
-                if (failure := child.failure()) is not None:
-                    raise RankLost(f"rank {number} {failure[0]}", failure[1]) from error
+        while (told := self.why()) is None and time.monotonic() < end:
             time.sleep(0.01)
-        raise RankLost(
-            f"the ranks do not hear from each other any more ({str(error).splitlines()[0]})"
-        ) from error
+        if told is None:
+            first = str(error).splitlines()[0]
+            raise RankLost(f"the ranks do not hear from each other any more ({first})") from error
+        raise RankLost(*told) from error
 
     def close(self, patience: float = GOODBYE_S) -> None:
-        children, self.children = self.children, []
-        _end(children, patience)  # first: the group cannot be taken down while something is on its way in it
+        self.end(patience)  # first: the group cannot be taken down while something is on its way in it
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
-class _Child(NamedTuple):
-    process: Any
-    pipe: Any
-
-    def failure(self) -> tuple[str, str] | None:
-        """What ended it, for people, and its traceback; None while it lives, or if it only missed another rank."""
-        with contextlib.suppress(EOFError, OSError):
-            while self.pipe.poll():
-                told = self.pipe.recv()
-                if told is not None:
-                    return told
-        code = self.process.exitcode
-        if code in (None, 0, _MISSED):
-            return None
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        hint = " (started from a script? guard its entry point with: if __name__ == '__main__':)"
-        return f"died with {how}{hint if code == 1 else ''}", ""
+def meeting_place(size: int, port: int | None = None) -> Any:
+    """Rank 0's store on the loopback interface, at a free port (`store.port`); with `port`, as another rank sees it."""
+    first = port is None
+    return dist.TCPStore("127.0.0.1", port or 0, size, first, wait_for_workers=False)  # pyright: ignore
 
 
-_MISSED = 3  # exit code of a rank that ended because another one was gone
-
-
-def torchrun_rank() -> int | None:
-    """This process's rank among those that torchrun has started; None where it has not, or only one."""
-    several = "TORCHELASTIC_RUN_ID" in os.environ and os.environ["WORLD_SIZE"] != "1"
-    return int(os.environ["RANK"]) if several else None
-
-
-def start(size: int, work: Callable[..., None], *args: Any) -> Ranks:
-    """This process as rank 0 of `size`, the others started here: each calls work(ranks, *args), a function of a module.
-
-    They talk over the loopback interface. An error in one of them becomes this process's `RankLost` when it next
-    waits for them. With size 1 nothing is started; under torchrun all are there already, and only meet.
-    """
-    if (rank := torchrun_rank()) is not None:
-        there = os.environ["WORLD_SIZE"]
-        if there != str(size):
-            raise UserError(
-                f"device.ranks={size}: torchrun has started {there} processes; use device.ranks={there}"
-            )
-        return Gloo(rank, size)
-    if size == 1:
-        return Ranks()
-    if dist.is_initialized():
-        raise UserError(f"device.ranks={size}: torch.distributed is in use in this process already; use 1")
-    store = dist.TCPStore("127.0.0.1", 0, size, True, wait_for_workers=False)  # pyright: ignore
-    context, children = mp.get_context("spawn"), []
-    try:
-        with _no_keyboard_interrupt():
-            for rank in range(1, size):
-                ours, theirs = context.Pipe()
-                process = context.Process(
-                    target=_serve,
-                    args=(theirs, rank, size, store.port, work, args),
-                    name=f"pgtrain-rank-{rank}",
-                )
-                children.append(_Child(process, ours))
-                process.start()
-                theirs.close()
-        _await(children)
-        with _loopback():
-            return Gloo(0, size, store, children)
-    except BaseException:
-        _end(children, patience=0.0)
-        raise
-
-
-def _serve(
-    pipe: Any, rank: int, size: int, port: int, work: Callable[..., None], args: tuple[Any, ...]
-) -> None:
-    """A rank that another process started, from its beginning to its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends us
-    code = 1
-    try:
-        pipe.send(None)
-        store = dist.TCPStore("127.0.0.1", port, size, False)  # pyright: ignore
-        with _loopback():
-            ranks = Gloo(rank, size, store)
-        work(ranks, *args)
-        ranks.close()
-        code = 0
-    except RankLost:
-        code = _MISSED
-    except (Exception, SystemExit) as error:
-        text = " ".join(str(error).split())
-        known = isinstance(error, TrainingError | UserError)
-        told = text if known else f"{type(error).__name__}: {text}"
-        with contextlib.suppress(OSError):
-            pipe.send((f"failed: {told}", "" if known else traceback.format_exc()))
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)  # whatever an env has left running, and without a word from torch's threads
-
-
-def _await(children: list[_Child]) -> None:
-    """Until every child says that it has started."""
-    for rank, child in enumerate(children, 1):
-        try:
-            child.pipe.recv()
-        except (EOFError, OSError):
-            child.process.join(GOODBYE_S)
-            told = child.failure() or ("died", "")
-            raise RankLost(f"rank {rank} {told[0]}") from None
-
-
-def _end(children: list[_Child], patience: float) -> None:
-    end = time.monotonic() + patience
-    started = [child.process for child in children if child.process.pid is not None]
-    for process in started:
-        process.join(max(0.0, end - time.monotonic()))
-    for stop in ("terminate", "kill"):
-        left = [process for process in started if process.is_alive()]
-        for process in left:
-            getattr(process, stop)()
-        for process in left:
-            process.join(1.0)
-    for child in children:
-        child.pipe.close()
+def in_use() -> bool:
+    """Whether this process is in a group of torch.distributed's already."""
+    return dist.is_initialized()
 
 
 @contextlib.contextmanager
@@ -300,20 +197,6 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
-
-
-@contextlib.contextmanager
-def _no_keyboard_interrupt() -> Iterator[None]:
-    """Holds SIGINT back while ranks start (a child inherits the mask)."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # starting it in between would lift the mask
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _bytes(data: bytes) -> Tensor:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from pgtrain import build, checkpoint, device, distributed
+from pgtrain import build, checkpoint, device, launch
 from pgtrain.build_observations import parameter_counts
 from pgtrain.config import convert, schema
 from pgtrain.distributed import GOODBYE_S, RankLost, Ranks
@@ -71,7 +71,7 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
     outcome, runner = _Outcome(), None
     with (
         Interrupt() as interrupt,
-        distributed.start(cfg.device.ranks, follow, cfg) as ranks,
+        launch.start(cfg.device.ranks, follow, cfg) as ranks,
         build.make_env(cfg, cfg.num_envs // ranks.size) as env,
     ):
         if not ranks.leads:
@@ -120,7 +120,7 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
 
 def follow_torchrun(cfg: schema.Config) -> None:
     """What a process of torchrun's has to do that is not rank 0."""
-    with distributed.start(cfg.device.ranks, follow) as ranks:
+    with launch.start(cfg.device.ranks, follow) as ranks:
         follow(ranks, cfg)
 
 

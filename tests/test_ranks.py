@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import pgtrain
 from pgtrain import build, training
 from pgtrain.config import schema
 from pgtrain.config.compose import compose
@@ -238,6 +239,14 @@ def test_env_i_is_the_same_however_many_ranks(backend: str) -> None:
     whole = start(4, 0)
     np.testing.assert_array_equal(np.concatenate([start(2, 0), start(2, 2)]), whole)
     assert len(np.unique(whole[:, 0])) == 4
+
+
+def test_one_module_talks_to_torch_distributed() -> None:
+    package = Path(pgtrain.__file__).parent
+    texts = {path.name: path.read_text() for path in package.rglob("*.py")}
+    assert [
+        name for name, text in texts.items() if "torch.distributed" in text and "import torch.dist" in text
+    ] == ["distributed.py"]
 
 
 def test_ranks_draw_actions_of_their_own() -> None:

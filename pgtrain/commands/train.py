@@ -151,7 +151,7 @@ def run(app: Hydra, config_name: str, overrides: list[str], tree: DictConfig) ->
     """One run, as a Hydra job whose folder was made before; the exit code."""
     composed = checked(tree)
     from pgtrain import training
-    from pgtrain.distributed import torchrun_rank
+    from pgtrain.launch import torchrun_rank
     from pgtrain.monitor.record import final_report
 
     if torchrun_rank():

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import pgtrain
-from pgtrain import distributed
+from pgtrain import launch
 from pgtrain.distributed import Ranks
 from pgtrain.types import TrainingError
 
@@ -43,7 +43,7 @@ def exchange(ranks: Ranks, folder: str) -> None:
 
 
 def test_what_ranks_tell_each_other(tmp_path: Path) -> None:
-    with distributed.start(2, exchange, str(tmp_path)) as ranks:
+    with launch.start(2, exchange, str(tmp_path)) as ranks:
         exchange(ranks, str(tmp_path))
     here, there = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert here == there
