@@ -228,10 +228,11 @@ def test_all_ranks_cut_as_many_minibatches(rows: tuple[int, int], size: int, num
     assert together(lambda ranks: ranks.minibatches(rows[ranks.rank], size)) == [number, number]
 
 
-@pytest.mark.parametrize("backend", ["native", "sync", "process"])
-def test_env_i_is_the_same_however_many_ranks(backend: str) -> None:
+@pytest.mark.parametrize("backend", [["native"], ["sync"], ["process", "env.workers=1"]], ids=lambda x: x[0])
+def test_env_i_is_the_same_however_many_ranks(backend: list[str]) -> None:
+    cfg = compose(["env=CartPole-v1", f"env.backend={backend[0]}", *backend[1:]]).config
+
     def start(num_envs: int, before: int) -> np.ndarray:
-        cfg = compose(["env=CartPole-v1", f"env.backend={backend}"]).config
         with build.make_env(cfg, num_envs) as env:
             env.before = before
             return env.reset(7)
