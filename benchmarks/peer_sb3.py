@@ -32,7 +32,7 @@ def main() -> None:
     common |= {
         "policy_kwargs": networks,
         "gae_lambda": 1.0 if scenario.algo == "a2c" else 0.95,
-        **(scenario.peer or {}),
+        **scenario.peer,
     }
     env = make_vec_env(scenario.env, n_envs=scenario.num_envs, seed=seed)
     if scenario.algo == "ppo":

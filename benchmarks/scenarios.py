@@ -23,9 +23,8 @@ class Scenario:
     warm_up: int = 2100
     lr: float = 3e-4
     extra: tuple[str, ...] = ()
-    peer: dict[str, Any] | None = field(
-        default_factory=dict
-    )  # further arguments of the peer's; None: it has none
+    tool: str = "stable-baselines3"  # the peer: the quickest that has the algorithm
+    peer: dict[str, Any] = field(default_factory=dict)  # further arguments of the peer's
 
     @property
     def overrides(self) -> list[str]:
@@ -46,6 +45,10 @@ class Scenario:
         return common + list(self.extra)
 
 
+PEERS = {  # tool → its script, the modules that it needs, its name
+    "stable-baselines3": ("peer_sb3.py", ("stable_baselines3", "sb3_contrib"), "Stable-Baselines3"),
+    "tianshou": ("peer_tianshou.py", ("tianshou",), "Tianshou"),
+}
 CARTPOLE, CHEETAH = "CartPole-v1", "HalfCheetah-v5"
 _ALL = [
     Scenario(
@@ -143,9 +146,9 @@ _ALL = [
         1,
         None,
         steps=98_304,
-        peer_steps=0,
+        peer_steps=16_384,
         lr=1e-2,
-        peer=None,
+        tool="tianshou",
     ),
 ]
 SCENARIOS = {scenario.name: scenario for scenario in _ALL}

@@ -3,10 +3,11 @@
     python benchmarks/throughput.py [--scenarios ppo-cartpole,…] [--repeats 3] [--scale 1.0]
                                     [--peer-python PATH] [--write-readme]
 
-Each scenario is measured in rounds: the limit, pgtrain and, if a Python with Stable-Baselines3 (and sb3-contrib) is
-named or this one has them, the peer, one after the other, so that a drift of the machine meets all alike. Ratios are
-medians over the rounds of paired measurements. One thread each; CPU seconds are those of the training call: imports
-and set-up are out, what the tool itself logs is in. Settings are the same on both sides (`scenarios.py`).
+Each scenario is measured in rounds: the limit, pgtrain and, if a Python that has it is named or this one has it, the
+peer (Stable-Baselines3 with sb3-contrib; for REINFORCE Tianshou), one after the other, so that a drift of the machine
+meets all alike. Ratios are medians over the rounds of paired measurements. One thread each; CPU seconds are those of
+the training call: imports and set-up are out, what the tool itself logs is in. Settings are the same on both sides
+(`scenarios.py`).
 
 The limit is what would be left without any framework: the env alone with random actions, acting by NumPy products,
 and hand-written NumPy minibatches of the same shape and number (`limit.py`). It leaves out storing, advantages,
@@ -30,7 +31,7 @@ from typing import Any
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-from scenarios import SCENARIOS, Scenario  # noqa: E402
+from scenarios import PEERS, SCENARIOS, Scenario  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 PHASES = ("collect", "estimate", "update", "log")
@@ -43,17 +44,18 @@ def measure_pgtrain(scenario: Scenario, steps: int, seed: int) -> dict[str, Any]
 
     result = pgtrain.train(*scenario.overrides, *COMMON, f"total_steps={steps}", f"seed={seed}")
     rows = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+    # an entry of the log stands for the iterations since the one before, but its own time was spent once
+    each = result.summary["iterations"] / len(rows)
     spent = {phase: sum(row.get(f"time/{phase}") or 0.0 for row in rows) for phase in PHASES}
+    spent |= {phase: each * spent[phase] for phase in PHASES if phase != "log"}
     total = sum(spent.values())
     micro = 1e6 * result.summary["cpu_seconds"] / result.summary["steps"]
     return {"us": micro} | {phase: seconds / total for phase, seconds in spent.items()}
 
 
-def measure_peer(python: str, scenario: Scenario, steps: int, seed: int) -> dict[str, Any] | None:
-    """The peer's µs per env step, in a process of its own; None where it has no such algorithm."""
-    if scenario.peer is None:
-        return None
-    command = [python, str(HERE / "peer_sb3.py"), scenario.name, str(steps), str(seed)]
+def measure_peer(python: str, scenario: Scenario, steps: int, seed: int) -> dict[str, Any]:
+    """The peer's µs per env step, in a process of its own."""
+    command = [python, str(HERE / PEERS[scenario.tool][0]), scenario.name, str(steps), str(seed)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]
     if run.returncode or not lines:
@@ -61,7 +63,7 @@ def measure_peer(python: str, scenario: Scenario, steps: int, seed: int) -> dict
     return json.loads(lines[-1].removeprefix("RESULT "))
 
 
-def measure(scenario: Scenario, repeats: int, scale: float, peer: str | None) -> dict[str, list[Any]]:
+def measure(scenario: Scenario, repeats: int, scale: float, peers: dict[str, str]) -> dict[str, list[Any]]:
     """Rounds of limit, pgtrain and peer; a short run of pgtrain before them is not counted (lazy imports, caches)."""
     from limit import measure_limit
 
@@ -71,8 +73,9 @@ def measure(scenario: Scenario, repeats: int, scale: float, peer: str | None) ->
     for seed in range(1, repeats + 1):
         found["limit"].append(measure_limit(scenario, seed))
         found["pgtrain"].append(measure_pgtrain(scenario, steps, seed))
-        if peer is not None and scenario.peer is not None:
-            found["peer"].append(measure_peer(peer, scenario, int(scenario.peer_steps * scale), seed))
+        if scenario.tool in peers:
+            steps_there = int(scenario.peer_steps * scale)
+            found["peer"].append(measure_peer(peers[scenario.tool], scenario, steps_there, seed))
         shown = {name: round(1e6 / runs[-1]["us"]) for name, runs in found.items() if runs}
         print(f"{scenario.name}, round {seed}: {shown} env steps per CPU second", flush=True)
     return found
@@ -88,8 +91,9 @@ def row(scenario: Scenario, found: dict[str, list[Any]]) -> str:
     speed = 1e6 / statistics.median(run["us"] for run in ours)
     split = " / ".join(f"{100 * statistics.median(run[phase] for run in ours):.0f} %" for phase in PHASES)
     parts = [statistics.median(run[part] for run in limit) for part in ("env", "act", "update")]
+    peer = f"{ratio('peer')} {PEERS[scenario.tool][2]}" if found["peer"] else "–"
     return (
-        f"| {scenario.title} | {ratio('peer') if found['peer'] else '–'} | {ratio('limit')} "
+        f"| {scenario.title} | {peer} | {ratio('limit')} "
         f"| {speed:,.0f} | {split} | {' + '.join(f'{part:.1f}' for part in parts)} |"
     )
 
@@ -99,10 +103,10 @@ def table(results: dict[str, dict[str, list[Any]]], repeats: int) -> str:
     import numpy as np
     import torch
 
-    versions = next((f["peer"][0]["versions"] for f in results.values() if f["peer"]), None)
-    peer = f", {versions}" if versions else ""
+    versions = dict.fromkeys(f["peer"][0]["versions"] for f in results.values() if f["peer"])
+    peer = "".join(f", {v}" for v in versions)
     lines = [
-        "| scenario | speed ÷ Stable-Baselines3 | speed ÷ limit | env steps per CPU second "
+        "| scenario | speed ÷ peer's | speed ÷ limit | env steps per CPU second "
         "| collect / estimate / update / log | limit: env + act + update, µs per step |",
         "|---|---|---|---|---|---|",
         *(row(SCENARIOS[name], found) for name, found in results.items()),
@@ -114,16 +118,20 @@ def table(results: dict[str, dict[str, list[Any]]], repeats: int) -> str:
     return "\n".join(lines)
 
 
-def find_peer(python: str | None) -> str | None:
-    """A Python that has the peer: the one named, or this one."""
-    for candidate in [python] if python else [sys.executable]:
-        test = [candidate, "-c", "import stable_baselines3, sb3_contrib"]
+def find_peers(python: str | None) -> dict[str, str]:
+    """Tool → a Python that has it: the one named, or this one."""
+    found, candidate = {}, python or sys.executable
+    for tool, (_, modules, name) in PEERS.items():
+        test = [candidate, "-c", f"import {', '.join(modules)}"]
         if subprocess.run(test, capture_output=True, check=False).returncode == 0:
-            return candidate
-    if python:
-        sys.exit(f"--peer-python={python} cannot import stable_baselines3 and sb3_contrib")
-    print("no Stable-Baselines3 here (--peer-python names a Python that has it): without a peer")
-    return None
+            found[tool] = candidate
+        else:
+            print(f"no {name} in {candidate} (--peer-python names a Python that has it): measured without it")
+    if python and not found:
+        sys.exit(
+            f"--peer-python={python} has no peer: install stable-baselines3 and sb3-contrib, or tianshou"
+        )
+    return found
 
 
 def main() -> None:
@@ -131,10 +139,12 @@ def main() -> None:
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="names, joined by commas")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="longer or shorter runs")
-    parser.add_argument("--peer-python", help="a Python with stable-baselines3 and sb3-contrib")
+    parser.add_argument(
+        "--peer-python", help="a Python with stable-baselines3 and sb3-contrib, or tianshou, or both"
+    )
     parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
     args = parser.parse_args()
-    peer = find_peer(args.peer_python)
+    peers = find_peers(args.peer_python)
     import torch
 
     torch.set_num_threads(1)
@@ -144,7 +154,7 @@ def main() -> None:
         os.chdir(folder)
         try:
             for name in args.scenarios.split(","):
-                results[name] = measure(SCENARIOS[name], args.repeats, args.scale, peer)
+                results[name] = measure(SCENARIOS[name], args.repeats, args.scale, peers)
         finally:
             os.chdir(back)
     text = table(results, args.repeats)

@@ -342,6 +342,8 @@ class _Clock:
         self.last = now
 
 
-def to_floats(tensors: dict[str, Tensor]) -> dict[str, float]:
-    """0-d tensors → numbers with one transfer from the device, in the widest of their types."""
-    return dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))
+def to_floats(numbers: dict[str, Any]) -> dict[str, float]:
+    """0-d tensors → floats with one transfer from the device, in the widest of their types; others as they are."""
+    tensors = [x for x in numbers.values() if isinstance(x, Tensor)]
+    moved = iter(torch.stack(tensors).tolist() if tensors else ())
+    return {name: next(moved) if isinstance(x, Tensor) else float(x) for name, x in numbers.items()}

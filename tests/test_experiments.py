@@ -27,12 +27,19 @@ MUJOCO = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Swimmer-v5", 
 ALL = [
     *(f"{algo}/{env}" for algo in ("ppo", "a2c", "trpo") for env in [*CLASSIC, *BOX2D, *MUJOCO]),
     *(f"ppo/{env}" for env in ("InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Reacher-v5")),
+    "ppo/Walker2d-v5-zoo",
 ]
 FOLDER = conf_dir() / "experiment"
 
 
+def parts(name: str) -> tuple[str, str]:
+    """Algorithm and env of a preset."""
+    algo, _, env = name.removesuffix("-zoo").partition("/")
+    return algo, env
+
+
 def needs(name: str) -> None:
-    env = name.partition("/")[2]
+    env = parts(name)[1]
     if env in BOX2D:
         pytest.importorskip("Box2D")
     elif env.endswith("-v5"):
@@ -54,20 +61,23 @@ def test_every_row_has_its_file() -> None:
 def test_a_preset_names_its_expected_result_and_its_source(name: str) -> None:
     text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
     head = " ".join(re.findall(r"^# ?(.*)$", text.partition("defaults:")[0], flags=re.MULTILINE))
-    algo, _, env = name.partition("/")
+    algo, env = parts(name)
     assert f"{algo.upper()} on {env}." in head
     expected = head.partition("Expected: ")[2].partition("Source: ")[0]
     assert re.search(r"-?\d+ ± \d|-?\d+\.\d+ ± \d", expected), "a number with its spread"
     assert re.search(r"after [\d.]+[kM] steps \(.+\)", expected), "when, and by whom"
     if env.endswith("-v5"):
         assert re.search(r"v[2-5]\b", expected), "the version of the env that it was measured in"
-    assert re.search(rf"Source: .* [0-9a-f]{{8}}, hyperparams/{algo}\.yml, {env[:-1]}\d", head)
+    if name == "ppo/Walker2d-v5":  # the zoo's settings miss the published result here: docs/results.md
+        assert "Source: CleanRL, ppo_continuous_action.py" in head
+    else:
+        assert re.search(rf"Source: .* [0-9a-f]{{8}}, hyperparams/{algo}\.yml, {env[:-1]}\d", head)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_preset_composes_into_its_recipe_and_env(name: str) -> None:
     config, _, choices = preset(name)
-    algo, _, env = name.partition("/")
+    algo, env = parts(name)
     continuous = env == "LunarLanderContinuous-v3"
     assert (config.algo, choices["algo"], choices["experiment"]) == (algo, algo, name)
     assert config.env.id == ("LunarLander-v3" if continuous else env)

@@ -293,7 +293,7 @@ class MonitorConfig:
         choices=("auto", "live", "plain", "none"),
     )
     log_every: int | None = setting(
-        None, "iterations between two entries of the log files; null: about 1000 entries in a run", low=1
+        None, "iterations between two entries of the log files; null: about 500 entries in a run", low=1
     )
     gradient: str = setting(
         "norm",

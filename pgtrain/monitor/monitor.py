@@ -74,7 +74,7 @@ class Monitor:
     `close` may be called at any time and again; as a context manager the monitor closes itself.
     """
 
-    ENTRIES = 1000
+    ENTRIES = 500  # more than a plot has columns for
     LIVE_SECONDS = 0.2  # a live view draws at most this often
 
     def __init__(self, sinks: Iterable[Sink], log_every: int | None = None) -> None:

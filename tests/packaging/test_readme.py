@@ -78,7 +78,7 @@ def test_speed_is_shown_as_ratios_to_the_peer_and_the_limit_beside_it(
     }
     lines = throughput.table({"a2c-cartpole": found}, 3).splitlines()
     assert lines[2] == (
-        "| A2C CartPole, 8 × 5 | 4.00 (2.50 … 5.00) | 0.40 (0.25 … 0.50) | 40,000 "
+        "| A2C CartPole, 8 × 5 | 4.00 (2.50 … 5.00) Stable-Baselines3 | 0.40 (0.25 … 0.50) | 40,000 "
         "| 50 % / 10 % / 35 % / 5 % | 5.0 + 2.0 + 3.0 |"
     )
     assert "peer 1.2" in lines[-1]

@@ -39,7 +39,7 @@ class TensorBoardSink(Sink):
     A point is one Summary with all scalars, some 7 times cheaper than an `add_scalar` call for each. It still costs
     0.5 ms (`log` 0.2 ms, the writer's thread 0.3 ms, on one of two busy cores), so a point is written at most every
     `interval` seconds, which makes 1 % of the time. Faster iterations share a point: the newest number of each
-    metric. (TensorBoard shows 1000 points of a curve; `metrics.jsonl` has every entry.) An evaluation is always
+    metric. (`metrics.jsonl` has every entry.) An evaluation is always
     written at its own step. Measured by `python tests/monitor/cost.py`.
     """
 
