@@ -30,6 +30,7 @@ from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning import advantages, over_ranks
 from pgtrain.learning.batch import flatten, sequences
+from pgtrain.learning.host.scores import make_scores
 from pgtrain.learning.optimal_advantage import OptimalAdvantage, ParameterAdvantage
 from pgtrain.learning.optimal_baselines import make_fit
 from pgtrain.learning.optimal_estimator import OptimalBaseline, ParameterBaseline
@@ -97,13 +98,15 @@ def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
     )
 
 
-def make_estimator(cfg: schema.Config, policy: ActorCritic | None = None) -> advantages.Estimator:
-    """`policy`: for the baselines that depend on its scores."""
+def make_estimator(
+    cfg: schema.Config, policy: ActorCritic | None = None, flat: FlatParameters | None = None
+) -> advantages.Estimator:
+    """`policy`: for the baselines that depend on its scores, which are had more quickly given its flat parameters."""
     a = cfg.advantage
     if isinstance(a, schema.MonteCarloConfig):
         if isinstance(a.baseline, schema.OptimalBaselineConfig):
             assert policy is not None
-            return make_optimal(cfg, a, a.baseline, policy)
+            return make_optimal(cfg, a, a.baseline, policy, flat)
         scope = getattr(a.baseline, "scope", "scalar")
         return advantages.MonteCarlo(cfg.gamma, a.returns, a.truncation_bootstrap, a.baseline.name, scope)
     if isinstance(a, schema.TdConfig):
@@ -115,17 +118,21 @@ def make_estimator(cfg: schema.Config, policy: ActorCritic | None = None) -> adv
 
 
 def make_optimal(
-    cfg: schema.Config, a: schema.MonteCarloConfig, b: schema.OptimalBaselineConfig, policy: ActorCritic
+    cfg: schema.Config,
+    a: schema.MonteCarloConfig,
+    b: schema.OptimalBaselineConfig,
+    policy: ActorCritic,
+    flat: FlatParameters | None,
 ) -> OptimalAdvantage | ParameterAdvantage:
     assert b.form is not None
     below = "value" if b.on_value else "none"
     returns = advantages.MonteCarlo(cfg.gamma, a.returns, a.truncation_bootstrap, below)
-    fit, memory = make_fit(b.fit), b.memory_mb * 2**20
+    fit, scores = make_fit(b.fit), make_scores(policy, flat, b.memory_mb * 2**20)
     if b.scope == "parameter":
-        each = ParameterBaseline(cfg.gamma, b.form, fit, a.discount_states, memory)
-        return ParameterAdvantage(returns, policy, each)
-    baseline = OptimalBaseline(cfg.gamma, b.scope, b.form, fit, a.discount_states, memory)
-    return OptimalAdvantage(returns, policy, baseline)
+        each = ParameterBaseline(cfg.gamma, b.form, fit, a.discount_states)
+        return ParameterAdvantage(returns, scores, each)
+    baseline = OptimalBaseline(cfg.gamma, b.scope, b.form, fit, a.discount_states)
+    return OptimalAdvantage(returns, scores, baseline)
 
 
 def make_health(cfg: schema.Config, policy: ActorCritic, flat: FlatParameters) -> NoHealth:
@@ -165,7 +172,7 @@ def make_runner(
     else:
         actor = make_actor(policy, env.num_envs, seeds["action"])
         collector = Collector(env, policy, actor, seeds["env"], cfg.horizon or 512)
-        estimator = make_estimator(cfg, policy)
+        estimator = make_estimator(cfg, policy, flat)
         update = make_update(cfg, policy, flat, seeds["minibatch"], estimator, ranks)
     reward_scaler = make_reward_scaler(cfg, env, where)
     to_batch = partial(sequences, length=cfg.policy.memory.sequence) if remembers(cfg) else flatten  # pyright: ignore

@@ -348,6 +348,17 @@ class NoReset(TestEnv):
         raise RuntimeError("no map to start on")
 
 
+class Growing(TestEnv):
+    """Every one that is made has an observation wider than the one before."""
+
+    made = 0
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        Growing.made += 1
+        self.observation_space = spaces.Box(-1.0, 1.0, (Growing.made,), np.float32)
+
+
 _ENVS: dict[str, Any] = {
     c.__name__: c
     for c in (
@@ -364,7 +375,7 @@ _ENVS: dict[str, Any] = {
             ShapeChange,
             Hangs,
         ),
-        *(DictMixed, Dies, NeedsPackage, NoReset),
+        *(DictMixed, Dies, NeedsPackage, NoReset, Growing),
     )
 }
 for _name, _entry in {**_ENVS, "LateLimit": late_limit}.items():

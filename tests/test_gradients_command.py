@@ -41,6 +41,25 @@ def test_a_fresh_policy(
     )
 
 
+def test_a_true_gradient_of_0_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All arms pay the same: the mean takes everything away, and there is nothing to find."""
+    monkeypatch.chdir(tmp_path)
+    words = [*BANDIT, "env.kwargs.rewards=[1,1,1]", "episodes=32", "rows=total return"]
+    assert cli.main(["gradients", *words]) == 0
+    printed = capsys.readouterr().out
+    assert "true gradient: exact, length 0;" in printed and "bias is a length" in printed
+    assert "these estimates are 0 in every episode" in printed
+    assert "∞" not in printed and "×" not in printed and "noise scale" not in printed
+    numbers = json.loads((tmp_path / "gradients.json").read_text())
+    rows = {row["baseline"]: row for row in numbers["rows"]}
+    assert numbers["gradient_norm"] == 0 and numbers["shares"] == {}
+    assert rows["none"]["snr"] == 0 and rows["none"]["bias"] < rows["none"]["bias_limit"] < 1
+    assert rows["mean"]["snr"] is None and rows["mean"]["cosine"] is None and rows["mean"]["bias"] < 1e-6
+    assert not any(row["relative"] for row in rows.values())
+
+
 def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own critic is the value baseline."""
     run = tmp_path / "run"
@@ -110,6 +129,7 @@ def test_texts() -> None:
     ]  # fmt: skip
     assert bias(row(1.0)) == "<20%" and bias(row(1.0, bias=0.4)) == "40%" and bias(row(1.0, bias=3.0)) == "3×"
     assert bias(row(1.0, bias=math.nan)) == "–"
+    assert bias(row(1.0, relative=False)) == "<0.2" and bias(row(1.0, bias=3.0, relative=False)) == "3"
     short, long = bar_lengths([1.0, 100.0])
     assert 0 < short < long == 1.0 and bar_lengths([0.0, math.nan]) == [0.0, 0.0]
     assert bar(1.0, 4) == "████" and bar(0.0) == "" and bar(0.5, 1) == "▌"

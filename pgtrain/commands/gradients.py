@@ -39,7 +39,8 @@ columns
   SNR                squared length of the true gradient / variance of a batch's: below 1 noise has the upper hand
   cosine             between a batch's gradient and the true one, on average: 1 the same direction
   bias               distance from the true gradient that noise does not explain, as a share of its length;
-                     `<3%`: none is seen, and 3 % is what noise exceeds once in a thousand
+                     `<3%`: none is seen, and 3 % is what noise exceeds once in a thousand; a length where the true
+                     gradient is 0 or lost in its noise
   ms                 time of estimate and backward pass for the whole batch
 
 On pgtrain/GaussianBandit-v0, SoftmaxBandit-v0, TabularMDP-v0 and LQR-v0 (there with policy.hidden=[]) the true gradient

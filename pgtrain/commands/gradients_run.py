@@ -26,6 +26,7 @@ from pgtrain.types import UserError
 ENVS = 64  # side by side at most
 REFERENCE_STEPS = 300_000  # of the large sample, where no number of episodes is asked for
 MEMORY = 2**31  # bytes for the gradients of all episodes
+ROUNDING = 1e-6  # of float32 gradients, relative to those of the total return without a baseline
 PATHWISE = 32  # samples of the pathwise gradient
 
 
@@ -91,6 +92,7 @@ class Experiment:
             rollout = with_values(rollout, value)
             reference = self._exact() or self._large_sample(env, rollout, value)
         known = [self.laboratory.gradients(e, rollout) for e in self.laboratory.estimators() if e.unbiased]
+        reference = reference._replace(rounding=ROUNDING**2 * float(known[0].square().sum(1).mean()))
         lines = [self._line(e, rollout, reference, known) for e in chosen]
         notes: list[str] = []
         if pathwise:
@@ -106,7 +108,7 @@ class Experiment:
             reference=reference,
             critic=critic,
             lines=lines,
-            shares=self._shares(reference.gradient),
+            shares=self._shares(reference.gradient) if reference.squared_norm > 0 else {},
             notes=notes,
         )
 

@@ -35,6 +35,8 @@ def show(findings: Findings) -> None:
     console.print(f"true gradient: {truth}, {length};  critic: {f.critic}")
     console.print(f"SNR and cosine: of a batch of {f.batch} episodes;  ms: of all {f.episodes}")
     console.print(make_table(findings.lines, console.width))
+    for reason in reasons(f):
+        console.print(reason)
     if f.shares:
         top = sorted(f.shares.items(), key=lambda item: -item[1])[:6]
         console.print(
@@ -48,6 +50,20 @@ def show(findings: Findings) -> None:
         )
     for note in f.notes:
         console.print(escape(note))
+
+
+def reasons(f: Findings) -> list[str]:
+    """Why a number is missing, or has another unit."""
+    found = []
+    if f.reference.squared_norm == 0:
+        why = "is 0" if f.reference.exact else "is lost in its noise"
+        found.append(
+            f"the true gradient {why}: no direction, so no cosine; bias is a length, not a share of it"
+        )
+    silent = [line for line in f.lines if line.report.variance == 0 and math.isnan(line.report.snr)]
+    if silent:
+        found.append("SNR and cosine –, variance 0: these estimates are 0 in every episode played")
+    return found
 
 
 def make_table(lines: list[Line], width: int = WIDE) -> Any:
@@ -117,8 +133,9 @@ def fixed(x: float) -> str:
 def bias(r: Report) -> str:
     if math.isnan(r.bias):
         return "–"
-    share = r.bias if r.biased else max(r.bias_limit, 1e-4)
+    share = r.bias if r.biased else max(r.bias_limit, 1e-4 if r.relative else 0.0)
     text = f"{100 * share:.2g}%" if share < 1 else f"{share:.2g}×"
+    text = text if r.relative else number(share)
     return text if r.biased else f"<{text}"
 
 
@@ -194,6 +211,8 @@ def _variance_panel(axis: Any, lines: list[Line], rows: list[float]) -> None:
     left = min(line.report.low for line in lines if line.report.low > 0) / 1.6
     for line, y in zip(lines, rows, strict=True):
         r, colour = line.report, COLOURS[line.family]
+        if r.variance == 0:
+            axis.text(left * 1.02, y, "0", va="center", fontsize=8, color="0.25")
         if not (math.isfinite(r.variance) and r.variance > 0):
             continue
         mistake = "mistake" in line.name
@@ -213,17 +232,21 @@ def _cosine_panel(axis: Any, lines: list[Line], rows: list[float], batch: int) -
         if math.isfinite(x):
             axis.plot([0.0, x], [y, y], color=COLOURS[line.family], alpha=0.35, linewidth=1.5)
             axis.plot(x, y, "o", color=COLOURS[line.family], markersize=5)
+    if all(math.isnan(line.report.cosine) for line in lines):
+        axis.text(0.5, 0.5, "no direction", transform=axis.transAxes, ha="center", fontsize=9, color="0.4")
     axis.axvline(1, color="0.6", linewidth=0.8, linestyle=":")
     low = min([line.report.cosine for line in lines if math.isfinite(line.report.cosine)] + [0.0])
     axis.set_xlim(low - 0.06, 1.06)
 
 
 def _bias_panel(axis: Any, lines: list[Line], rows: list[float]) -> None:
-    axis.set_title("bias, share of its length\n(light: what noise could hide)", fontsize=9)
+    relative = all(line.report.relative for line in lines)
+    unit = "share of its length" if relative else "a length"
+    axis.set_title(f"bias, {unit}\n(light: what noise could hide)", fontsize=9)
     top = 0.0
     for line, y in zip(lines, rows, strict=True):
         r = line.report
-        if not math.isfinite(r.bias_limit):
+        if not (math.isfinite(r.bias_limit) and math.isfinite(r.bias)):
             continue
         axis.barh(y, r.bias_limit, height=0.7, color="0.88")
         top = max(top, r.bias_limit, r.bias if r.biased else 0.0)

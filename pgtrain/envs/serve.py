@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
-from pgtrain.envs.adapters import SyncEnv
+from pgtrain.envs.sync import SyncEnv
 from pgtrain.types import TrainingError, UserError
 
 

@@ -10,11 +10,12 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from pgtrain.envs import choice, native
-from pgtrain.envs.adapters import GuestEnv, SyncEnv
+from pgtrain.envs.adapters import GuestEnv
 from pgtrain.envs.base import VectorEnv
 from pgtrain.envs.layout import ONE_HOT_MAX
 from pgtrain.envs.preprocessing import Atari
 from pgtrain.envs.registry import EnvFactory, check_kwargs, find_spec, quiet, told_in_one_line, unknown_kwarg
+from pgtrain.envs.sync import SyncEnv
 from pgtrain.types import UserError
 
 __all__ = ["BACKENDS", "VectorEnv", "adapt_vector_env", "make_vector_env"]

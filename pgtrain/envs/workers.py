@@ -18,12 +18,12 @@ from typing import Any, NoReturn
 import cloudpickle  # comes with Gymnasium
 import numpy as np
 
-from pgtrain.envs.adapters import time_limit
 from pgtrain.envs.base import VectorEnv, env_seeds, idle_mask
 from pgtrain.envs.choice import cores
 from pgtrain.envs.masks import MaskLayout
 from pgtrain.envs.registry import EnvFactory
 from pgtrain.envs.serve import Shared, serve
+from pgtrain.envs.sync import time_limit
 from pgtrain.types import Step, TrainingError, UserError
 
 GOODBYE_S = 5.0  # how long a worker may take to close its envs

@@ -24,11 +24,13 @@ class Reference(NamedTuple):
     variance: float
     exact: bool
     episodes: int = 0
+    rounding: float = 0.0  # squared lengths up to this count as 0: floating-point numbers hold no less
 
     @property
     def squared_norm(self) -> float:
-        """|∇J|² without what noise adds to it."""
-        return max(float(double(self.gradient).square().sum()) - self.variance, 0.0)
+        """|∇J|² without what noise adds to it; 0 where nothing is left."""
+        squared = float(double(self.gradient).square().sum()) - self.variance
+        return squared if squared > self.rounding else 0.0
 
 
 class Report(NamedTuple):
@@ -37,13 +39,14 @@ class Report(NamedTuple):
     variance: float  # tr Σ of one episode's gradient
     low: float  # its bootstrap interval, 95 %
     high: float
-    snr: float  # |∇J|² / (tr Σ / batch), of a batch
+    snr: float  # |∇J|² / (tr Σ / batch), of a batch; 0 where ∇J is known to be 0
     # between a batch's gradient and the reference, mean over the batches that the samples make; nan if the reference
-    # is lost in its own noise
+    # is lost in its own noise, or 0
     cosine: float
     bias: float  # |E g − ∇J| / |∇J|, what is left of the distance once noise is taken off
     bias_limit: float  # the distance that noise alone exceeds once in a thousand times, in the same unit
     episodes: int
+    relative: bool = True  # False: bias and its limit are |E g − ∇J| itself, as there is no |∇J| to divide by
 
     @property
     def biased(self) -> bool:
@@ -64,7 +67,7 @@ def report(
 
     batch: episodes in a batch, of which SNR and cosine speak. unbiased: gradients [n, P] of the same episodes whose
     mean is ∇J by theory. The bias is the mean of the difference to one of them, or to the reference, whichever leaves
-    the least noise.
+    the least noise. Samples that are all 0 say nothing of a ∇J that is not: SNR, cosine and bias are nan.
     """
     g, ref = double(gradients), double(reference.gradient)
     n = len(g)
@@ -74,20 +77,29 @@ def report(
     spread = trace / together  # variance of a batch's gradient
     low, high = _interval(gram, resamples, seed)
     signal = reference.squared_norm
+    silent = float(gram.diagonal().mean()) <= reference.rounding
     distances = [_distance(_gram(g - ref), reference.variance)]
     distances += [_distance(_gram(g - double(h)), 0.0) for h in unbiased]
     distance, limit = min(distances, key=lambda found: found[1])
-    unit = signal if signal > 0 else math.nan
+    unit = signal if signal > 0 else 1.0
+    told = not (silent and signal > 0)
     return Report(
         variance=size * trace,
         low=size * low,
         high=size * high,
-        snr=signal / spread if spread > 0 else (math.inf if signal > 0 else math.nan),
-        cosine=_cosine(g, ref, together) if signal > 0 else math.nan,
-        bias=math.sqrt(max(distance, 0.0) / unit),
-        bias_limit=math.sqrt(limit / unit) + 1e-5,
+        snr=_snr(signal, spread, reference.exact) if not silent else math.nan,
+        cosine=_cosine(g, ref, together) if signal > 0 and not silent else math.nan,
+        bias=math.sqrt(max(distance, 0.0) / unit) if told else math.nan,
+        bias_limit=math.sqrt(limit / unit) + max(1e-5, math.sqrt(reference.rounding / unit)),
         episodes=n * size,
+        relative=signal > 0,
     )
+
+
+def _snr(signal: float, spread: float, exact: bool) -> float:
+    if signal == 0:
+        return 0.0 if exact and spread > 0 else math.nan  # a large sample lost in its noise leaves it open
+    return signal / spread if spread > 0 else (math.nan if math.isnan(spread) else math.inf)
 
 
 def _cosine(g: Tensor, ref: Tensor, together: int) -> float:

@@ -23,6 +23,7 @@ from pgtrain.learning.optimal_advantage import OptimalAdvantage
 from pgtrain.learning.optimal_baselines import return_weighted
 from pgtrain.learning.optimal_estimator import Episodes, OptimalBaseline, ParameterBaseline
 from pgtrain.learning.parameter_baselines import episode_gradient
+from pgtrain.learning.scores import PolicyScores
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.networks import MLP
 from pgtrain.rollout import Rollout, true_values
@@ -48,6 +49,10 @@ class Laboratory:
     gamma: float
     memory_limit: int = per_sample.MEMORY_LIMIT
 
+    @property
+    def scores(self) -> PolicyScores:
+        return PolicyScores(self.policy, self.memory_limit)
+
     def estimators(self) -> list[Estimator]:
         total, to_go, gae = "total return", "reward to go", "GAE"
 
@@ -56,7 +61,7 @@ class Laboratory:
 
         def optimal(scope: str, form: str = "reward_to_go", below: str = "none") -> Weights:
             b = OptimalBaseline(self.gamma, scope, form, discount_states=form != "total")
-            found = OptimalAdvantage(returns(form, below), self.policy, b)
+            found = OptimalAdvantage(returns(form, below), self.scores, b)
             return self.plain(found) if form == "total" else self.discounted(found)
 
         rows = [
@@ -96,9 +101,7 @@ class Laboratory:
         """Σ |s|² R³ / Σ |s|² R²: the score multiplied by the return before it is squared."""
         e = Episodes.of(rollout)
         R = self.plain(MonteCarlo(self.gamma, "total"))(rollout)
-        square = per_sample.squared_norms(
-            self.policy, *rows_of(rollout), episode=e.episode, prepared=True, memory_limit=self.memory_limit
-        )
+        square = self.scores.squared_norms(*rows_of(rollout), episode=e.episode)
         b = return_weighted(square.double(), e.pad(R)[:, 0].double())
         return (R - b.to(R.dtype)) * rollout.weight
 
@@ -115,16 +118,13 @@ class Laboratory:
         return episode_gradient(scores, self._weighted(rollout, e, discount * target))[1]
 
     def _weighted(self, rollout: Rollout, e: Episodes, weight: Tensor) -> Tensor:
-        return per_sample.gradients(
-            self.policy, *rows_of(rollout), episode=e.episode, weight=weight.flatten(), prepared=True,
-            memory_limit=self.memory_limit,
-        )  # fmt: skip
+        return self.scores.gradients(*rows_of(rollout), e.episode, weight.flatten())
 
     def batch_gradient(self, estimator: Estimator, rollout: Rollout) -> Tensor:
         """The mean over episodes as a trainer makes it, [P]: one backward pass, no gradient of a single episode."""
         if estimator.weights is None:
             target = self.plain(MonteCarlo(self.gamma))(rollout)
-            return ParameterBaseline(self.gamma, discount_states=True)(self.policy, rollout, target)
+            return ParameterBaseline(self.gamma, discount_states=True)(self.scores, rollout, target)
         weight = estimator.weights(rollout).flatten()
         new = self.policy.evaluate_actor(*rows_of(rollout))
         loss = (weight * new.log_prob).sum() / rollout.done.sum()

@@ -17,7 +17,7 @@ from pgtrain.learning.batch import Batch, Coefficients
 from pgtrain.learning.gradients import Backprop
 from pgtrain.learning.optimal_baselines import Fit, PreviousBatch
 from pgtrain.learning.optimal_estimator import Episodes, OptimalBaseline, ParameterBaseline
-from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.learning.scores import Scores
 from pgtrain.rollout import Rollout
 
 
@@ -29,7 +29,7 @@ class OptimalAdvantage:
     """
 
     returns: MonteCarlo
-    policy: ActorCritic
+    scores: Scores
     baseline: OptimalBaseline
 
     @property
@@ -39,10 +39,10 @@ class OptimalAdvantage:
     def __call__(self, rollout: Rollout) -> Rollout:
         rollout = self.returns(rollout)
         if self.baseline.form == "gpomdp":
-            return rollout.replace(advantage=self.baseline.advantage(self.policy, rollout))
+            return rollout.replace(advantage=self.baseline.advantage(self.scores, rollout))
         target = rollout.advantage
         assert target is not None
-        return rollout.replace(advantage=target - self.baseline(self.policy, rollout, target))
+        return rollout.replace(advantage=target - self.baseline(self.scores, rollout, target))
 
     def state_dict(self) -> dict[str, Any]:
         return _state(self.baseline.fit)
@@ -60,7 +60,7 @@ class ParameterAdvantage:
     """
 
     returns: MonteCarlo
-    policy: ActorCritic
+    scores: Scores
     baseline: ParameterBaseline
     gradient: Tensor = field(default_factory=lambda: torch.zeros(0), repr=False)  # ∇J [P], mean over episodes
     episodes: int = 0
@@ -73,7 +73,7 @@ class ParameterAdvantage:
         rollout = self.returns(rollout)
         assert rollout.advantage is not None
         self.episodes = Episodes.of(rollout).count
-        self.gradient = self.baseline(self.policy, rollout, rollout.advantage)
+        self.gradient = self.baseline(self.scores, rollout, rollout.advantage)
         return rollout
 
     def state_dict(self) -> dict[str, Any]:

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from pgtrain.learning import optimal_baselines as ob
-from pgtrain.learning import per_sample
 from pgtrain.learning.baselines import episode_index
 from pgtrain.learning.parameter_baselines import episode_gradient, stepwise_gradient
-from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.learning.scores import Scores
 from pgtrain.rollout import Rollout
 
 SCOPES = ("scalar", "step", "step_joint")
@@ -71,7 +70,6 @@ class OptimalBaseline:
     form: str = "reward_to_go"
     fit: ob.Fit = ob.leave_one_out
     discount_states: bool = False
-    memory_limit: int = per_sample.MEMORY_LIMIT
     prior: float | None = None  # step_joint: see `joint`; None: as many episodes as steps
 
     def __post_init__(self) -> None:
@@ -81,24 +79,24 @@ class OptimalBaseline:
                 f"got {self.scope!r} and {self.form!r}"
             )
 
-    def __call__(self, policy: ActorCritic, rollout: Rollout, returns: Tensor) -> Tensor:
+    def __call__(self, scores: Scores, rollout: Rollout, returns: Tensor) -> Tensor:
         """The baseline [T, N] of `returns` [T, N]: rewards to go or total, as they are or less a critic's value."""
         if self.form == "gpomdp":
             raise ValueError("form gpomdp has no baseline of returns: use `advantage`")
         episodes = Episodes.of(rollout)
         target = ob.double(episodes.pad(returns))
         weight = self._step_weight(rollout)
-        b = self._fit(policy, rollout, episodes, target, weight)
+        b = self._fit(scores, rollout, episodes, target, weight)
         return episodes.unpad(b, returns)
 
-    def advantage(self, policy: ActorCritic, rollout: Rollout) -> Tensor:
+    def advantage(self, scores: Scores, rollout: Rollout) -> Tensor:
         """G(PO)MDP's step weights A_t = Σ_{l≥t} (γˡ r_l − b_l), [T, N]: multiply by no further γᵗ."""
         episodes = Episodes.of(rollout)
         rewards = ob.double(episodes.pad(rollout.reward * rollout.weight))
         rewards = rewards * self.gamma ** torch.arange(
             episodes.longest, dtype=rewards.dtype, device=rewards.device
         )
-        gram = ob.cumulative(ob.double(self._grams(policy, rollout, episodes, None)))
+        gram = ob.cumulative(ob.double(self._grams(scores, rollout, episodes, None)))
         if self.scope == "step_joint":
             b = ob.joint(gram, rewards, self.fit, prior=self._prior(episodes))
         elif self.scope == "step":
@@ -110,35 +108,26 @@ class OptimalBaseline:
         return episodes.unpad(a, rollout.reward)
 
     def _fit(
-        self, policy: ActorCritic, rollout: Rollout, e: Episodes, target: Tensor, weight: Tensor | None
+        self, scores: Scores, rollout: Rollout, e: Episodes, target: Tensor, weight: Tensor | None
     ) -> Tensor:
-        rows = (rollout.inputs.flatten(0, 1), rollout.action.flatten(0, 1))
-        how = {"prepared": True, "memory_limit": self.memory_limit}
+        rows = rollout.inputs.flatten(0, 1), rollout.action.flatten(0, 1)
         if self.scope == "step_joint":
-            gram = self._grams(policy, rollout, e, weight)
+            gram = self._grams(scores, rollout, e, weight)
             return ob.joint(ob.double(gram), target, self.fit, prior=self._prior(e))
         if self.scope == "step":
-            norms = per_sample.squared_norms(policy, *rows, weight=weight, **how)  # pyright: ignore
+            norms = scores.squared_norms(*rows, weight=weight)
             return ob.scalar(e.pad(ob.double(norms)), target, self.fit)
         if self.form == "total":
-            norms = per_sample.squared_norms(policy, *rows, episode=e.episode, weight=weight, **how)  # pyright: ignore
+            norms = scores.squared_norms(*rows, episode=e.episode, weight=weight)
             return ob.scalar(ob.double(norms), target[:, 0], self.fit)[:, None]
         ones = torch.ones_like(e.step, dtype=rollout.inputs.dtype) if weight is None else weight
         flat = e.unpad(target.to(ones.dtype), ones)
         both = torch.stack([ones, ones * flat])
-        products = ob.double(per_sample.products(policy, *rows, e.episode, both, **how))  # pyright: ignore
+        products = ob.double(scores.products(*rows, e.episode, both))
         return ob.ratio(products[:, 0, 1], products[:, 0, 0], self.fit)[:, None]
 
-    def _grams(self, policy: ActorCritic, rollout: Rollout, e: Episodes, weight: Tensor | None) -> Tensor:
-        return per_sample.grams(
-            policy,
-            rollout.inputs.flatten(0, 1),
-            rollout.action.flatten(0, 1),
-            e.episode,
-            weight=weight,
-            prepared=True,
-            memory_limit=self.memory_limit,
-        )
+    def _grams(self, scores: Scores, rollout: Rollout, e: Episodes, weight: Tensor | None) -> Tensor:
+        return scores.grams(rollout.inputs.flatten(0, 1), rollout.action.flatten(0, 1), e.episode, weight)
 
     def _prior(self, e: Episodes) -> float:
         return float(e.longest) if self.prior is None else self.prior
@@ -157,9 +146,8 @@ class ParameterBaseline:
     form: str = "reward_to_go"
     fit: ob.Fit = field(default=ob.leave_one_out)
     discount_states: bool = False
-    memory_limit: int = per_sample.MEMORY_LIMIT
 
-    def __call__(self, policy: ActorCritic, rollout: Rollout, returns: Tensor) -> Tensor:
+    def __call__(self, scores: Scores, rollout: Rollout, returns: Tensor) -> Tensor:
         """∇J [P], the mean over episodes, to be maximised; returns [T, N] as for `OptimalBaseline`.
 
         total, reward_to_go: b_h for whole episodes, Z and Y [E, P] are held. gpomdp: b_{l,h}, `returns` are not used.
@@ -172,29 +160,20 @@ class ParameterBaseline:
                 e.longest, dtype=rewards.dtype, device=rewards.device
             )
             return stepwise_gradient(
-                self._steps(policy, e, inputs, action), rewards, self.fit, cumulative=True
+                self._steps(scores, e, inputs, action), rewards, self.fit, cumulative=True
             )
         weight = torch.ones_like(e.step, dtype=inputs.dtype)
         if self.form == "reward_to_go" and self.discount_states:
             weight = self.gamma ** rollout.episode_step.flatten().to(weight.dtype)
-        scores, weighted = (
-            per_sample.gradients(
-                policy,
-                inputs,
-                action,
-                episode=e.episode,
-                weight=w,
-                prepared=True,
-                memory_limit=self.memory_limit,
-            )
-            for w in (weight, weight * returns.flatten())
+        plain, weighted = (
+            scores.gradients(inputs, action, e.episode, w) for w in (weight, weight * returns.flatten())
         )
-        return episode_gradient(scores, weighted, self.fit)[0]
+        return episode_gradient(plain, weighted, self.fit)[0]
 
-    def _steps(self, policy: ActorCritic, e: Episodes, inputs: Tensor, action: Tensor) -> Iterator[Tensor]:
+    def _steps(self, scores: Scores, e: Episodes, inputs: Tensor, action: Tensor) -> Iterator[Tensor]:
         for t in range(e.longest):
             rows = ((e.step == t) & (e.episode >= 0)).nonzero().squeeze(-1)
-            found = per_sample.gradients(policy, inputs[rows], action[rows], prepared=True)
+            found = scores.gradients(inputs[rows], action[rows])
             out = found.new_zeros(e.count, found.shape[1])
             out[e.episode[rows]] = found
             yield out

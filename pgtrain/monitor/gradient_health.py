@@ -17,6 +17,7 @@ from torch import Tensor
 from pgtrain.learning import per_sample
 from pgtrain.learning.baselines import episode_index
 from pgtrain.learning.gradient_statistics import RunningNoiseScale, cosine, layer_shares, noise_from_norms
+from pgtrain.learning.host.scores import make_scores
 from pgtrain.learning.statistics import normalize
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.parameters import FlatParameters
@@ -57,6 +58,7 @@ class GradientHealth(NoHealth):
         normalize: bool = False,
     ) -> None:
         self.policy, self.flat, self.every = policy, flat, every
+        self.scores = make_scores(policy, flat, per_sample.MEMORY_LIMIT)
         self.gamma, self.normalize = gamma, normalize
         self.scale = RunningNoiseScale()
         self.iteration = 0
@@ -101,9 +103,7 @@ class GradientHealth(NoHealth):
         rows = rollout.inputs.flatten(0, 1), rollout.action.flatten(0, 1)
         weight = self._weight(rollout)
         n = int(episode.max()) + 1
-        norms = per_sample.squared_norms(
-            self.policy, *rows, episode=episode.flatten(), weight=weight, prepared=True
-        )
+        norms = self.scores.squared_norms(*rows, episode=episode.flatten(), weight=weight)
         mean, slices = self._mean_gradient(rows, weight / n)
         found = noise_from_norms(norms.mean(), mean.square().sum(), n)
         trace, squared = float(found.trace), float(found.squared_norm)

@@ -199,4 +199,4 @@ def test_the_envs_of_the_run_are_not_touched_by_the_look_for_masks() -> None:
     env: Any
     with make_vector_env("tests.action_envs:Test/AnyAction-v0", 1, backend="sync") as env:
         env.reset(0)
-        assert env._vec.envs[0].unwrapped.episode == 1
+        assert env._guards[0].unwrapped.episode == 1

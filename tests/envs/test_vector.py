@@ -15,9 +15,10 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 import tests.envs_for_tests  # registers the ids
-from pgtrain.envs.adapters import assert_autoreset
+from pgtrain.envs.base import env_seeds
 from pgtrain.envs.vector import adapt_vector_env, make_vector_env
 from pgtrain.types import TrainingError, UserError
 
@@ -38,6 +39,45 @@ def play(env: Any, steps: int) -> None:
 
 
 # ---------------------------------------------------------------- semantics
+
+
+@pytest.mark.parametrize(
+    "env_id", ["CartPole-v1", "MountainCarContinuous-v0", "Blackjack-v1", "FrozenLake-v1"]
+)
+def test_single_envs_step_as_in_gymnasiums_own_vector_env(env_id: str) -> None:
+    """Same seeds, same actions: observations, rewards, flags and the observations that episodes end with."""
+    limit = 30
+    theirs = SyncVectorEnv(
+        [lambda: gym.make(env_id, max_episode_steps=limit)] * 3, autoreset_mode=AutoresetMode.SAME_STEP
+    )
+    actions = theirs.action_space
+    actions.seed(5)
+    ended = 0
+    with make_vector_env(env_id, 3, backend="sync", max_episode_steps=limit) as ours:
+        assert_rows(ours, ours.reset(7), theirs.reset(seed=env_seeds(7, 3))[0])
+        for _ in range(70):
+            sampled = actions.sample()
+            obs, reward, terminated, truncated, info = theirs.step(sampled)
+            step = ours.step(np.asarray(sampled).reshape(3, -1) if sampled.ndim > 1 else sampled)
+            assert_rows(ours, step.obs, obs)
+            assert np.array_equal(step.reward, reward)
+            assert np.array_equal(step.terminated, terminated) and np.array_equal(step.truncated, truncated)
+            done = np.flatnonzero(terminated | truncated)
+            ended += len(done)
+            if len(done):
+                final = [info["final_obs"][i] for i in done]
+                batch = create_empty_array(theirs.single_observation_space, len(done))
+                assert_rows(ours, step.final_obs, concatenate(theirs.single_observation_space, final, batch))
+    assert ended >= 6
+
+
+def assert_rows(env: Any, got: np.ndarray | None, raw: Any) -> None:
+    assert got is not None and np.array_equal(got, env._encode(raw))
+
+
+def test_envs_that_differ_in_their_spaces_are_refused() -> None:
+    with pytest.raises(UserError, match=r"its envs differ in their observation_space: Box.* and Box"):
+        make_vector_env("tests.envs_for_tests:Test/Growing-v0", 2, backend="sync")
 
 
 @pytest.mark.parametrize(
@@ -343,8 +383,6 @@ def test_a_vector_env_without_a_known_autoreset_is_refused() -> None:
     vec.metadata["autoreset_mode"] = AutoresetMode.DISABLED
     with pytest.raises(UserError, match=r"autoreset_mode=.*DISABLED; allowed are SAME_STEP and NEXT_STEP"):
         adapt_vector_env(vec)
-    with pytest.raises(TrainingError, match="asked for autoreset mode SAME_STEP"):
-        assert_autoreset(vec, AutoresetMode.SAME_STEP)
 
 
 # ---------------------------------------------------------------- faults of envs

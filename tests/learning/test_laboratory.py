@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import math
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from pgtrain import build
 from pgtrain.commands.gradients_run import Experiment, Findings, fresh
+from pgtrain.commands.gradients_show import WIDE, make_table, number
 from pgtrain.config.compose import compose
 from pgtrain.learning.gradient_report import Reference, report
 
@@ -81,7 +84,29 @@ def test_noise_along_one_direction_is_called_a_bias_once_in_a_thousand() -> None
 def test_a_reference_that_is_lost_in_noise_has_no_direction() -> None:
     lost = Reference(TRUE, 30.0, False, 16)  # |TRUE|² = 25
     found = report(samples(64), lost)
-    assert math.isnan(found.cosine) and math.isnan(found.bias) and found.snr == 0.0
+    assert math.isnan(found.cosine) and math.isnan(found.snr)
+    assert not found.relative and not found.biased  # a length: it is there, and no longer than the noise
+    beside = report(samples(64) + 0.5, lost, unbiased=[samples(64)])
+    assert beside.bias == pytest.approx(math.sqrt(3) / 2) and beside.biased
+
+
+def test_where_the_true_gradient_is_0_a_bias_is_a_length_and_there_is_no_signal() -> None:
+    """Also where it is 0 but for rounding, relative to which nothing is told."""
+    for zero in (Reference(torch.zeros(3), 0.0, True), Reference(1e-8 * TRUE, 0.0, True, rounding=1e-12)):
+        off = report(samples(4000), zero)
+        assert off.snr == 0.0 and math.isnan(off.cosine) and not off.relative
+        assert off.biased and off.bias == pytest.approx(5.0, rel=0.03)  # |TRUE|
+        centred = report(samples(4000) - TRUE, zero)
+        assert not centred.biased and 0 < centred.bias_limit < 0.2
+        nothing = report(torch.zeros(4, 3), zero)
+        assert math.isnan(nothing.snr) and not nothing.biased and nothing.bias < 1e-6 + 5e-8
+
+
+def test_samples_that_are_all_0_say_nothing_of_a_gradient_that_is_not() -> None:
+    """No episode saw a reward: neither an SNR without end nor a bias of 100 %."""
+    found = report(torch.zeros(4, 3), Reference(TRUE, 0.0, True))
+    assert found.variance == 0 and found.relative
+    assert all(math.isnan(x) for x in (found.snr, found.cosine, found.bias))
 
 
 def test_samples_that_are_means_of_several_episodes() -> None:
@@ -93,7 +118,7 @@ def test_samples_that_are_means_of_several_episodes() -> None:
 
 def test_nothing_to_tell_is_nan_and_zero_variance_infinite() -> None:
     nothing = report(torch.zeros(4, 3), Reference(torch.zeros(3), 0.0, True))
-    assert math.isnan(nothing.cosine) and math.isnan(nothing.snr) and math.isnan(nothing.bias)
+    assert math.isnan(nothing.cosine) and math.isnan(nothing.snr) and nothing.bias == 0
     sure = report(TRUE.expand(4, 3), Reference(TRUE, 0.0, True))
     assert sure.variance == pytest.approx(0.0, abs=1e-12) and sure.snr == math.inf
     assert math.isnan(report(samples(1), Reference(TRUE, 0.0, True)).variance)
@@ -150,12 +175,27 @@ def test_tabular_mdp_tells_the_story_of_the_enumeration() -> None:
 def test_cartpole_from_the_same_episodes_the_optimal_baseline_has_the_least_variance_without_a_critic() -> (
     None
 ):
+    """The interval of each is shown beside it."""
     found = measure("env=CartPole-v1", episodes=192, rows="reward to go")
-    v = {name.removeprefix("reward to go: "): row.variance for name, row in by_name(found).items()}
-    for name in ("none", "mean", "leave-one-out mean"):
-        assert v["optimal scalar"] < v[name], name
-        assert v["optimal parameter"] < v[name], name
+    r = by_name(found)
+    for best, name in itertools.product(
+        ("optimal scalar", "optimal parameter"), ("none", "mean", "leave-one-out mean")
+    ):
+        assert r[f"reward to go: {best}"].variance < r[f"reward to go: {name}"].variance, (best, name)
+    assert r["reward to go: optimal scalar"].variance < r["reward to go: none"].low
+    table = shown(found)
+    for row in r.values():
+        assert 0 < row.low < row.variance < row.high
+        assert f"{number(row.low)}–{number(row.high)}" in table
     assert not found.reference.exact and found.reference.episodes == 192
+
+
+def shown(findings: Findings) -> str:
+    from rich.console import Console
+
+    console = Console(width=WIDE, record=True, file=io.StringIO())
+    console.print(make_table(findings.lines, WIDE))
+    return console.export_text()
 
 
 @pytest.mark.slow

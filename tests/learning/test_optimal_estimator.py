@@ -11,6 +11,7 @@ from torch import Tensor
 from pgtrain.learning import optimal_baselines as ob
 from pgtrain.learning.optimal_estimator import Episodes, OptimalBaseline, ParameterBaseline
 from pgtrain.learning.returns import reward_to_go, total_return
+from pgtrain.learning.scores import PolicyScores
 from tests.support import make_policy, make_rollout
 
 GAMMA = 0.9
@@ -85,17 +86,18 @@ def test_against_the_formulas(scope: str, form: str, discount: bool) -> None:
     else:
         whole, y = z.sum(1), (z * target[..., None]).sum(1)
         b = ob.ratio((whole * y).sum(1), whole.square().sum(1))[:, None]
-    optimal = OptimalBaseline(GAMMA, scope, form, discount_states=discount, memory_limit=1, prior=0.0)
+    optimal = OptimalBaseline(GAMMA, scope, form, discount_states=discount, prior=0.0)
+    small = PolicyScores(policy, memory_limit=1)
     if form == "gpomdp":
-        found = optimal.advantage(policy, rollout)
+        found = optimal.advantage(small, rollout)
         expected = (z * (target - b)[..., None]).sum(1).mean(0)
         torch.testing.assert_close(
             (s * padded(found, members)[..., None]).sum(1).mean(0), expected, rtol=1e-4, atol=1e-5
         )
         with pytest.raises(ValueError, match="advantage"):
-            optimal(policy, rollout, returns)
+            optimal(small, rollout, returns)
         return
-    found = optimal(policy, rollout, returns)
+    found = optimal(small, rollout, returns)
     living = padded(torch.ones(7, 3), members)
     torch.testing.assert_close(padded(found, members), b.expand(5, 4) * living, rtol=1e-5, atol=1e-6)
     assert (found[rollout.weight == 0] == 0).all() and found[6].eq(0).all()
@@ -117,7 +119,7 @@ def test_parameter_baseline(form: str) -> None:
         z = s * steps[:, None] if form == "reward_to_go" else s
         whole, y = z.sum(1), (z * target[..., None]).sum(1)
         expected = (y - ob.ratio(whole * y, whole.square()) * whole).mean(0)
-    found = ParameterBaseline(GAMMA, form, discount_states=True)(policy, rollout, returns)
+    found = ParameterBaseline(GAMMA, form, discount_states=True)(PolicyScores(policy), rollout, returns)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -132,15 +134,16 @@ def test_windows_that_cut_episodes_are_refused() -> None:
 def test_residual_of_a_critic_and_ill_cases() -> None:
     """Equal residuals are all taken away; one episode has baseline 0; 1e8 returns stay finite."""
     policy, rollout, members = played()
+    scores = PolicyScores(policy)
     flat = torch.full((7, 3), 3.0, dtype=torch.float64)
     for scope in ("scalar", "step"):
-        b = OptimalBaseline(GAMMA, scope, "total")(policy, rollout, flat)
+        b = OptimalBaseline(GAMMA, scope, "total")(scores, rollout, flat)
         reached_by_others = padded(torch.ones(7, 3), members)[:, : 4 if scope == "scalar" else 3]
         torch.testing.assert_close(
             padded(b, members)[:, : reached_by_others.shape[1]], 3.0 * reached_by_others
         )
-    huge = OptimalBaseline(GAMMA, "step_joint")(policy, rollout, 1e8 * torch.randn(7, 3).double())
+    huge = OptimalBaseline(GAMMA, "step_joint")(scores, rollout, 1e8 * torch.randn(7, 3).double())
     assert huge.isfinite().all()
     alone = make_rollout([[1.0], [2.0]], terminated=[[0], [1]], inputs=torch.randn(2, 1, 3).double(),
                          policy=policy, whole_episodes=True)  # fmt: skip
-    assert (OptimalBaseline(GAMMA)(policy, alone, torch.ones(2, 1).double()) == 0).all()
+    assert (OptimalBaseline(GAMMA)(scores, alone, torch.ones(2, 1).double()) == 0).all()

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from pgtrain import build
 from pgtrain.build_update import make_update
 from pgtrain.config.checks import settle
-from pgtrain.config.convert import from_dict
+from pgtrain.config.compose import compose
+from pgtrain.config.convert import from_dict, to_dict
 from pgtrain.config.errors import ConfigError
 from pgtrain.learning import per_sample
 from pgtrain.learning.batch import Coefficients, flatten
+from pgtrain.learning.host.scores import HostScores
 from pgtrain.learning.optimal_advantage import OptimalAdvantage, ParameterAdvantage
 from pgtrain.learning.optimal_baselines import PreviousBatch, joint
 from pgtrain.learning.optimal_estimator import Episodes
+from pgtrain.monitor.hints import Hints
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Rollout
 from tests.learning.exact import softmax_policy
 from tests.learning.test_estimators_exact import ALL, GAMMA, GOLDEN, THETA, exact_values
-from tests.support import make_policy, make_rollout
+from tests.monitor.run_for_tests import run_info
+from tests.support import make_policy, make_rollout, make_runner
 
 f64 = torch.float64
 GRADIENT = torch.tensor(GOLDEN["expected"]["grad"], dtype=f64)
@@ -190,7 +196,8 @@ SCOPES = ("scalar", "step", "step_joint", "parameter")
 
 def ill(kind: str) -> tuple[Any, Rollout]:
     torch.manual_seed(0)
-    policy = make_policy(3, critic=False)
+    choices = 1 if kind == "no gradient" else 3  # whoever has no choice has nothing to learn
+    policy = make_policy(3, spaces.Discrete(choices), critic=False)
     reward = torch.randn(4, 3)
     ends: Any = [[0, 0, 0], [0, 1, 0], [0, 0, 0], [1, 1, 1]]
     if kind == "one episode":
@@ -199,11 +206,10 @@ def ill(kind: str) -> tuple[Any, Rollout]:
         reward = torch.zeros(4, 3)
     if kind == "1e8 returns":
         reward = 1e8 * reward
-    if kind in ("dead layer", "no gradient"):
+    if kind == "dead layer":
         with torch.no_grad():
-            (policy.network.actor[-1] if kind == "dead layer" else policy.network.actor[0]).weight.zero_()
-    inputs = torch.randn(*reward.shape, 3) * (kind != "no gradient")
-    action = torch.randint(3, reward.shape)
+            policy.network.actor[-1].weight.zero_()
+    inputs, action = torch.randn(*reward.shape, 3), torch.randint(choices, reward.shape)
     return policy, make_rollout(
         reward, terminated=ends, inputs=inputs, action=action, policy=policy, whole_episodes=True
     )
@@ -213,10 +219,12 @@ def ill(kind: str) -> tuple[Any, Rollout]:
 @pytest.mark.parametrize("kind", ["one episode", "equal returns", "1e8 returns", "dead layer", "no gradient"])
 def test_ill_cases_are_finite(kind: str, scope: str) -> None:
     policy, rollout = ill(kind)
-    for fit in ("leave_one_out", "split", "pooled", "previous_batch"):
+    flat = FlatParameters(policy)
+    fits = ("leave_one_out", "split", "pooled", "previous_batch")
+    for fit, on_host in itertools.product(fits, (False, True)):
         cfg = configure({"name": "optimal", "scope": scope, "fit": fit})
-        flat = FlatParameters(policy)
-        estimator = build.make_estimator(cfg, policy)
+        estimator = build.make_estimator(cfg, policy, flat if on_host else None)
+        assert isinstance(estimator.scores, HostScores) == on_host  # type: ignore[union-attr]
         update: Any = make_update(cfg, policy, flat, 0, estimator)
         out = estimator(rollout)
         assert out.advantage is not None and out.advantage.isfinite().all()
@@ -225,8 +233,33 @@ def test_ill_cases_are_finite(kind: str, scope: str) -> None:
         if kind == "one episode" and fit != "pooled":  # nothing to learn a baseline from: none
             bare = build.make_estimator(configure({"name": "none"}), policy)(rollout)
             torch.testing.assert_close(out.advantage, bare.advantage)
-        if kind == "equal returns":
+        if kind in ("equal returns", "no gradient"):
             assert (flat.grad == 0).all()
+        if kind == "dead layer":
+            assert flat.grad[flat.slices["network.actor.0.weight"]].eq(0).all() and flat.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("equal returns", "advantages are all equal, nothing tells good actions from bad"),
+        ("no gradient", "nothing is learned"),
+        ("1e8 returns", "times its limit: large rewards?"),
+    ],
+)
+def test_ill_cases_are_told_while_training(kind: str, told: str) -> None:
+    """One episode is told before it starts: tests/config/test_notices.py. A dead layer still learns above it."""
+    policy, rollout = ill(kind)
+    cfg = configure({"name": "optimal"})
+    flat = FlatParameters(policy)
+    estimator = build.make_estimator(cfg, policy, flat)
+    out = estimator(rollout)
+    assert out.advantage is not None
+    update: Any = make_update(cfg, policy, flat, 0, estimator)
+    stats = update.source(flatten(out, None), Coefficients(0.0, 0.0))
+    numbers = {"gradient/norm": float(flat.grad.norm()), "advantage/std": float(out.advantage.std())}
+    hints = Hints(run_info(Path("x"), config=to_dict(cfg)))
+    assert stats["loss"].isfinite() and told in " ".join(hints.update(100, numbers).values())
 
 
 # -------------------------------------------------------------------------------------- state, residual, refusals
@@ -258,7 +291,7 @@ def test_on_value_is_the_optimal_baseline_of_the_residual() -> None:
     assert on.needs_critic and not alone.needs_critic
     below = build.make_estimator(configure({"name": "value"}), policy)(rollout).advantage
     assert isinstance(alone, OptimalAdvantage) and below is not None
-    expected = below - alone.baseline(policy, rollout, below)
+    expected = below - alone.baseline(alone.scores, rollout, below)
     torch.testing.assert_close(on(rollout).advantage, expected)
 
 
@@ -306,7 +339,7 @@ def test_every_setting_arrives() -> None:
     )
     assert isinstance(made, OptimalAdvantage)
     b = made.baseline
-    assert (b.scope, b.form, b.fit.__name__, b.memory_limit, b.gamma) == (  # pyright: ignore
+    assert (b.scope, b.form, b.fit.__name__, made.scores.memory_limit, b.gamma) == (  # pyright: ignore
         "step", "gpomdp", "split", 7 * 2**20, GAMMA,
     )  # fmt: skip
     total = configure({"name": "optimal", "form": "total"})
@@ -316,6 +349,32 @@ def test_every_setting_arrives() -> None:
         configure({"name": "optimal"}, advantage={"discount_states": True}), policy
     )
     assert discounted.baseline.discount_states  # pyright: ignore
+
+
+@pytest.mark.parametrize("fit", ["leave_one_out", "split", "previous_batch", "pooled"])
+@pytest.mark.parametrize("form", ["reward_to_go", "total", "gpomdp"])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_every_fit_goes_with_every_form_and_scope(scope: str, form: str, fit: str, tmp_path: Path) -> None:
+    """Two iterations of CartPole each; what the batch before cannot serve is refused in one line."""
+    words = [f"advantage.baseline.{key}={x}" for key, x in (("scope", scope), ("form", form), ("fit", fit))]
+    words += [
+        "algo=reinforce",
+        "env=CartPole-v1",
+        "env.max_episode_steps=30",
+        "num_envs=3",
+        "collect.episodes=2",
+    ]
+    if (form, fit) == ("gpomdp", "previous_batch"):
+        with pytest.raises(ConfigError, match="fit=previous_batch does not go with") as caught:
+            compose([*words, "advantage/baseline=optimal"])
+        assert "\n" not in str(caught.value)
+        return
+    runner, recorder = make_runner(compose([*words, "advantage/baseline=optimal"]).config, tmp_path)
+    before = runner.policy.network.actor[0].weight.detach().clone()
+    for _ in range(2):
+        runner._iterate()
+    assert all(0 < x < float("inf") for x in recorder.column("gradient/norm"))
+    assert not torch.equal(before, runner.policy.network.actor[0].weight)
 
 
 @pytest.mark.parametrize("scope", SCOPES)

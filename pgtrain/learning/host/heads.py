@@ -31,6 +31,10 @@ class Head(Protocol):
 
     def backward(self, d_log_prob: Array, d_entropy: Array | None, d_kl: Array | None) -> Array: ...
 
+    def score(self) -> tuple[Array, Array | None]:
+        """∂log π/∂(actor output) [B, …], and ∂log π/∂ parameters that belong to no layer [B, p]; None without such."""
+        ...
+
     def params(self) -> Array:
         """The distribution parameters [B, P]."""
         ...
@@ -68,6 +72,11 @@ class CategoricalHead:
         if d_kl is not None:
             d += d_kl[:, None] * (self.p - self.old_p)
         return d
+
+    def score(self) -> tuple[Array, Array | None]:
+        d = -self.p
+        d.ravel()[self.flat_index] += 1
+        return d, None
 
     def params(self) -> Array:
         return self.output
@@ -126,6 +135,9 @@ class GaussianHead:
             d_log_std += d_kl @ (1 - self.ratio - self.shift**2)
         np.multiply(d_log_std, self._inside(), out=self.gradient)
         return self._through_tanh(d_mean)
+
+    def score(self) -> tuple[Array, Array | None]:
+        return self._through_tanh(self.z * self.inverse), (self.z * self.z - 1) * self._inside()
 
     def params(self) -> Array:
         return np.concatenate([self.mean, np.broadcast_to(self.log_std, self.mean.shape)], -1)

@@ -169,6 +169,21 @@ class HostMLP:
                 shape = (*d.shape[:-1], layer.weight.shape[-1])
                 d = np.matmul(d, layer.weight, out=self.space("back", i, shape))
 
+    def deltas(self, d_output: Array) -> list[tuple[Array, Array]]:
+        """dL/d(actor's output) [B, A] → (inputs [B, i], dL/d(outputs) [B, o]) of the actor's layers, the last first.
+
+        What weight gradients are made of, before rows are summed. After `forward` of the actor alone; valid until the
+        next pass.
+        """
+        found = [(self.features[0], d_output)]
+        d = np.matmul(d_output, self.parameters.actor_head.weight)
+        for i in reversed(range(len(self.passes))):
+            d *= _rows(self._slope(i))
+            found.append((_rows(self.passes[i].input), d))
+            if i > 0:
+                d = np.matmul(d, _rows(self.parameters.hidden[ACTOR][i].weight))
+        return found
+
     def tangent(self, direction: Layers) -> Array:
         """How the actor's output moves as the parameters move along `direction`: J v [B, A]. After `forward`."""
         p, change = self.parameters, None
@@ -211,6 +226,11 @@ class _Space:
         if space is None or space.shape != shape:
             space = self.kept[what, i] = np.empty(shape, self.dtype)
         return space
+
+
+def _rows(x: Array) -> Array:
+    """Without the leading 1 of a single branch; a view."""
+    return x.reshape(x.shape[-2:])
 
 
 def _linear(layers: nn.Sequential) -> list[int]:
