@@ -24,10 +24,11 @@ from pgtrain.build_update import make_schedule, make_update
 from pgtrain.callbacks import Checkpointer
 from pgtrain.config import checks, convert, memory_checks, schema, update_checks
 from pgtrain.config.notices import lonely_episode
+from pgtrain.distributed import Ranks
 from pgtrain.envs.differentiable import registration
 from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
-from pgtrain.learning import advantages
+from pgtrain.learning import advantages, over_ranks
 from pgtrain.learning.batch import flatten, sequences
 from pgtrain.learning.host.scores import make_scores
 from pgtrain.learning.optimal_advantage import OptimalAdvantage, ParameterAdvantage
@@ -48,11 +49,16 @@ from pgtrain.runner import Plan, Runner
 STREAMS = ("network", "env", "action", "minibatch", "evaluation")
 
 
-def streams(seed: int) -> dict[str, int]:
-    """One seed per use of randomness, all from the run's seed; using one up never shifts another."""
-    return dict(
-        zip(STREAMS, (int(s) for s in np.random.SeedSequence(seed).generate_state(len(STREAMS))), strict=True)
-    )
+def streams(seed: int, rank: int = 0) -> dict[str, int]:
+    """One seed per use of randomness, all from the run's seed; using one up never shifts another.
+
+    Ranks above 0 draw actions and minibatches of their own, and share the rest.
+    """
+    seeds = [int(s) for s in np.random.SeedSequence(seed).generate_state(len(STREAMS))]
+    named: dict[str, int] = dict(zip(STREAMS, seeds, strict=True))
+    for name in ("action", "minibatch") if rank else ():
+        named[name] = int(np.random.SeedSequence([named[name], rank]).generate_state(1)[0])
+    return named
 
 
 def make_env(cfg: schema.Config, num_envs: int) -> VectorEnv:
@@ -144,15 +150,20 @@ def make_runner(
     run_dir: Path,
     interrupt: Interrupt,
     notices: list[str],
+    ranks: Ranks | None = None,
 ) -> Runner:
     """Everything a run needs, in dependency order. Cross-checks that need the env are made here."""
+    ranks = ranks or Ranks()
+    env.before = ranks.rank * env.num_envs
     policy = make_policy(cfg, env)
-    where, notice = device.resolve(cfg.device.name, sum(p.numel() for p in policy.parameters()))
+    name = cfg.device.name if ranks.size == 1 else "cpu"
+    where, notice = device.resolve(name, sum(p.numel() for p in policy.parameters()))
     notices += [*([notice] if notice else []), *tell(cfg, policy)]
     policy.to(where)
-    notices += calibrate(cfg, env, policy)
+    notices += calibrate(cfg, env, policy, ranks)
     flat = FlatParameters(policy)  # before the actor, which works on the parameters' memory
-    seeds = streams(cfg.seed)
+    ranks.copy_from_first_(flat.data)
+    seeds = streams(cfg.seed, ranks.rank)
     whole = cfg.collect.unit == "episodes"
     u, value_clip = cfg.update, getattr(cfg.update.value_loss, "clip", None)
     if isinstance(u, schema.WindowUpdateConfig):
@@ -162,12 +173,21 @@ def make_runner(
         actor = make_actor(policy, env.num_envs, seeds["action"])
         collector = Collector(env, policy, actor, seeds["env"], cfg.horizon or 512)
         estimator = make_estimator(cfg, policy, flat)
-        update = make_update(cfg, policy, flat, seeds["minibatch"], estimator)
+        update = make_update(cfg, policy, flat, seeds["minibatch"], estimator, ranks)
+    reward_scaler = make_reward_scaler(cfg, env, where)
+    to_batch = partial(sequences, length=cfg.policy.memory.sequence) if remembers(cfg) else flatten  # pyright: ignore
+    if ranks.size > 1:
+        estimator = over_ranks.share_estimator(estimator, ranks)
+        to_batch = over_ranks.share_episodes(to_batch, ranks)
+        over_ranks.share_moments([policy, reward_scaler], ranks)
+    checkpointer = Checkpointer(
+        run_dir, cfg.checkpoint.every_steps, convert.to_dict(cfg), cfg.checkpoint.keep or 1
+    )
     return Runner(
         plan=Plan(cfg.total_steps, None if whole else cfg.horizon, cfg.collect.episodes if whole else None),
         policy=policy,
         collector=collector,
-        reward_scaler=make_reward_scaler(cfg, env, where),
+        reward_scaler=reward_scaler,
         estimator=estimator,
         update=update,
         learning_rate=make_schedule(cfg.optim.lr),
@@ -178,12 +198,11 @@ def make_runner(
         recompute_advantages=getattr(u, "recompute_advantages", False),
         discount=cfg.gamma if cfg.advantage.discount_states else None,
         monitor=monitor,
-        callbacks=[
-            Checkpointer(run_dir, cfg.checkpoint.every_steps, convert.to_dict(cfg), cfg.checkpoint.keep or 1)
-        ],
-        to_batch=partial(sequences, length=cfg.policy.memory.sequence) if remembers(cfg) else flatten,  # pyright: ignore
+        callbacks=[checkpointer] if ranks.leads else [],
+        to_batch=to_batch,
         max_skipped_in_a_row=cfg.update.max_skipped_in_a_row,
         interrupt=interrupt,
+        ranks=ranks,
     )
 
 

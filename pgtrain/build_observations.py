@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from torch import nn
 from pgtrain.build_memory import make_recurrent_network
 from pgtrain.calibration import calibrate_normalizer
 from pgtrain.config import checks, observation_checks, schema
+from pgtrain.distributed import Ranks
 from pgtrain.envs.preprocessing import Atari
 from pgtrain.envs.vector import VectorEnv
+from pgtrain.learning.over_ranks import merge_calibration
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.encoders import NATURE_MIN, EncodedMLP, Encoder, needs_encoder
 from pgtrain.policies.masks import MaskedNetwork
@@ -97,7 +100,7 @@ def make_normalizer(cfg: schema.Config, layout: tuple[Leaf, ...], rest: int) -> 
     return RunningMoments(dim) if len(columns) == dim else ColumnMoments(dim, columns)
 
 
-def calibrate(cfg: schema.Config, env: VectorEnv, policy: ActorCritic) -> list[str]:
+def calibrate(cfg: schema.Config, env: VectorEnv, policy: ActorCritic, ranks: Ranks) -> list[str]:
     """Fixes the normaliser's statistics where that is asked for; what to tell the user."""
     if cfg.policy.normalize_obs != "calibrated" or policy.normalizer is None:
         return []
@@ -105,7 +108,9 @@ def calibrate(cfg: schema.Config, env: VectorEnv, policy: ActorCritic) -> list[s
     seed = int(
         np.random.SeedSequence([cfg.seed, 0xCA11B]).generate_state(1)[0]
     )  # shifts no stream of the run's
-    steps = calibrate_normalizer(policy, env, cfg.policy.calibration_steps, seed)
+    here = calibrate_normalizer(policy, env, math.ceil(cfg.policy.calibration_steps / ranks.size), seed)
+    merge_calibration(policy.normalizer, ranks)
+    steps = sum(ranks.gather(here))
     return [
         f"policy.normalize_obs=calibrated: {steps:,} steps of the untrained policy fixed the statistics of the "
         "observations; they are not counted in total_steps"

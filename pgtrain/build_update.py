@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pgtrain.config import schema
 from pgtrain.config.update_checks import minibatch_size
-from pgtrain.learning import kl_guard, losses
+from pgtrain.distributed import Ranks
+from pgtrain.learning import kl_guard, losses, over_ranks
 from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop, Source
 from pgtrain.learning.host.natural import make_model
@@ -30,12 +31,13 @@ def make_update(
     flat: FlatParameters,
     seed: int,
     estimator: Estimator | None = None,
+    ranks: Ranks | None = None,
 ) -> Update | NaturalUpdate:
     """`estimator`: asked for where the gradient is its own (a baseline for each parameter)."""
     if isinstance(cfg.update, schema.NaturalConfig):
         return _natural(cfg, cfg.update, policy, flat, seed)
     assert isinstance(cfg.update, schema.GradientUpdateConfig)
-    return _gradient(cfg, cfg.update, policy, flat, seed, estimator)
+    return _gradient(cfg, cfg.update, policy, flat, seed, estimator, ranks or Ranks())
 
 
 def _gradient(
@@ -45,7 +47,9 @@ def _gradient(
     flat: FlatParameters,
     seed: int,
     estimator: Estimator | None,
+    ranks: Ranks,
 ) -> Update:
+    several, normalize = ranks.size > 1, cfg.advantage.normalize
     policy_loss = _policy_loss(u, policy, flat.data.device)
     source: Source = Backprop(
         policy,
@@ -53,13 +57,18 @@ def _gradient(
         policy_loss=policy_loss,
         value_loss=make_value_loss(u.value_loss),
         value_coef=u.value_coef or 0.0,
-        normalize_advantage=cfg.advantage.normalize,
+        normalize_advantage=normalize and not several,
     )
     if isinstance(estimator, ParameterAdvantage):
         source = ParameterGradient(source, estimator, u.mean_over)
     optimizer = make_optimizer(cfg.optim, flat.data)
     guard = _guard(u.kl_guard, cfg.optim.lr.value, flat.data.device)
     penalty = policy_loss if isinstance(policy_loss, losses.KLPenalty) else None
+    pipeline = make_pipeline(source, flat, optimizer, cfg.optim.max_grad_norm)
+    measure = partial(kl_guard.measure_kl, policy, estimate=getattr(u.kl_guard, "estimate", "exact"))
+    if several:
+        pipeline = over_ranks.share_gradient(pipeline, flat.grad, ranks, normalize)
+        measure = over_ranks.share_measure(measure, ranks)
     return Update(
         source,
         flat,
@@ -69,8 +78,9 @@ def _gradient(
         minibatch_size=minibatch_size(cfg)[1],
         max_grad_norm=cfg.optim.max_grad_norm,
         guards=[g for g in (penalty, guard) if g is not None],
-        measure_kl=partial(kl_guard.measure_kl, policy, estimate=getattr(u.kl_guard, "estimate", "exact")),
-        pipeline=make_pipeline(source, flat, optimizer, cfg.optim.max_grad_norm),
+        measure_kl=measure,
+        pipeline=pipeline,
+        ranks=ranks,
     )
 
 

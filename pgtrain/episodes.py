@@ -5,6 +5,7 @@ Dimension legend: T steps, N envs, E episodes that ended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,15 @@ class Episodes:
 
     returns: np.ndarray
     lengths: np.ndarray
+
+
+def join(parts: Sequence[Episodes]) -> Episodes:
+    """The episodes of several collectors, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Episodes(
+        np.concatenate([part.returns for part in parts]), np.concatenate([part.lengths for part in parts])
+    )
 
 
 NO_EPISODES = Episodes(np.zeros(0), np.zeros(0, np.int64))

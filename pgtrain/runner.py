@@ -8,18 +8,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pgtrain.callbacks import Callback
-from pgtrain.episodes import Episodes
+from pgtrain.distributed import Ranks
+from pgtrain.episodes import Episodes, join
 from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.batch import Batch, Coefficients, flatten
 from pgtrain.learning.natural_gradient import NaturalUpdate
+from pgtrain.learning.over_ranks import learned_over_ranks, mean_over_ranks
 from pgtrain.learning.pathwise_update import PathwiseUpdate, TDLambda, WindowReturn
 from pgtrain.learning.schedules import Measured, Schedule
 from pgtrain.learning.updates import Update, UpdateResult
@@ -44,7 +46,7 @@ class Plan:
 
 @dataclass
 class Progress:
-    """Counters of a run. Steps are real env transitions, summed over the envs."""
+    """Counters of a run. Steps are real env transitions, summed over envs and ranks."""
 
     steps: int = 0
     iterations: int = 0
@@ -60,6 +62,14 @@ class Progress:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"recent_returns": deque(state["recent_returns"], maxlen=100)})
+
+
+class Collected(NamedTuple):
+    """What an iteration has to learn from."""
+
+    rollout: Rollout  # of this rank
+    episodes: Episodes  # ended in it, on all ranks
+    steps: int  # real env steps, of all ranks
 
 
 @dataclass
@@ -85,6 +95,7 @@ class Runner:
     to_batch: Callable[[Rollout, float | None], Batch] = flatten
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
+    ranks: Ranks = field(default_factory=Ranks)
     progress: Progress = field(default_factory=Progress)
     _unrecorded: list[Episodes] = field(default_factory=list)  # ended since the last entry of the files
     _log_seconds: float = 0.0  # what the last call of `_log` took
@@ -116,13 +127,8 @@ class Runner:
         clock = _Clock()
         collected = self._collect()
         if collected is None:
-            self.plan.total_steps = (
-                self.progress.steps
-            )  # the budget is gone; what is left could only teach a bias
             return
-        rollout, episodes = collected
-        if not rollout.num_steps:
-            return  # a short window can hold nothing but reset rows; there is nothing to learn from or to count
+        rollout, episodes, steps = collected
         clock.lap("time/collect")
         rollout = self.estimator(self._scale_rewards(rollout))
         clock.lap("time/estimate")
@@ -136,39 +142,57 @@ class Runner:
         self.health.after()
         self._adapt(rollout, batch, learned=any(made))
         clock.lap("time/update")
-        self._count(rollout, episodes, made)
+        self._count(steps, episodes, made)
         self._show_schedules(episodes, result)
         notable = not all(made) or not self._goes_on()
-        if self.monitor.wants(self.progress.iterations, self.progress.steps, notable):
+        if self.ranks.first(self.monitor.wants(self.progress.iterations, self.progress.steps, notable)):
             self._log(rollout, batch, result, coefficients, clock)
         self._judge(rollout, made)
         for callback in self.callbacks:
             callback.after_iteration(self)
 
-    def _collect(self) -> tuple[Rollout, Episodes] | None:
-        p, plan, collector = self.progress, self.plan, self.collector
-        left = plan.total_steps - p.steps
+    def _collect(self) -> Collected | None:
+        """The next experience of all ranks; None if one of them has none to learn from."""
+        p, collector = self.progress, self.collector
         try:
             with self.interrupt.stepping():
-                if plan.horizon is not None:
-                    rows = math.ceil(
-                        left / collector.env.num_envs
-                    )  # the last window is shortened to meet the budget
-                    return collector.collect_steps(min(plan.horizon, rows))
-                assert plan.episodes is not None
-                collected = collector.collect_episodes(plan.episodes, max_steps=left + p.last_iteration_steps)
+                collected = self._collect_here()
+                rollout, episodes = collected or (None, None)
+                steps = collector.steps_now if rollout is None else rollout.num_steps
+                everyone = self.ranks.gather((steps, episodes))
         except BaseException:
             p.steps += collector.steps_now  # they were played, if in vain
             raise
-        if collected is None:
-            p.steps += collector.steps_now
-            self.monitor.message(
-                f"the episodes of {collector.env.env_id} did not end within the step budget "
-                f"({collector.steps_now:,} steps in this iteration): they were not learned from, as the ones that did "
-                "end are the short ones. Set env.max_episode_steps, or use collect.unit=steps with a critic (algo=a2c)",
-                "warning",
-            )
-        return collected
+        steps = sum(count for count, _ in everyone)
+        ended = [episodes for _, episodes in everyone if episodes is not None]
+        if rollout is None or len(ended) < len(everyone):
+            self._give_up(steps)
+        elif all(count for count, _ in everyone):
+            return Collected(rollout, join(ended), steps)
+        else:  # a short window can hold nothing but reset rows; there is nothing to learn from
+            p.steps += steps
+        return None
+
+    def _collect_here(self) -> tuple[Rollout, Episodes] | None:
+        p, plan, collector, size = self.progress, self.plan, self.collector, self.ranks.size
+        left = plan.total_steps - p.steps
+        if plan.horizon is not None:
+            rows = math.ceil(left / (collector.env.num_envs * size))  # the last window is shortened to fit
+            return collector.collect_steps(min(plan.horizon, rows))
+        assert plan.episodes is not None
+        most = math.ceil((left + p.last_iteration_steps) / size)
+        return collector.collect_episodes(plan.episodes, max_steps=most)
+
+    def _give_up(self, steps: int) -> None:
+        """Whole episodes that did not end: the budget is gone, and what is left of it could only teach a bias."""
+        self.progress.steps += steps
+        self.plan.total_steps = self.progress.steps
+        self.monitor.message(
+            f"the episodes of {self.collector.env.env_id} did not end within the step budget "
+            f"({steps:,} steps in this iteration): they were not learned from, as the ones that did "
+            "end are the short ones. Set env.max_episode_steps, or use collect.unit=steps with a critic (algo=a2c)",
+            "warning",
+        )
 
     def _scale_rewards(self, rollout: Rollout) -> Rollout:
         if self.reward_scaler is None:
@@ -194,11 +218,11 @@ class Runner:
     def _reestimate(self, rollout: Rollout) -> Callable[[], Batch]:
         return lambda: self.to_batch(self.estimator(revalue(self.policy, rollout)), self.discount)
 
-    def _count(self, rollout: Rollout, episodes: Episodes, made: list[bool]) -> None:
+    def _count(self, steps: int, episodes: Episodes, made: list[bool]) -> None:
         p = self.progress
         p.iterations += 1
-        p.steps += rollout.num_steps
-        p.last_iteration_steps = rollout.num_steps
+        p.steps += steps
+        p.last_iteration_steps = steps
         p.episodes += len(episodes.returns)
         # a NaN reward is told by `_judge`; it must not hide the returns of the next 100 episodes
         p.recent_returns.extend(episodes.returns[np.isfinite(episodes.returns)].tolist())
@@ -230,7 +254,8 @@ class Runner:
         """Numbers of this iteration, and of the episodes that ended since the last entry of the files."""
         p, started = self.progress, time.perf_counter()
         critic = rollout.value is not None
-        tensors = result.stats | experience_metrics(batch, critic) | policy_metrics(self.policy, batch)
+        tensors = result.stats | experience_metrics(learned_over_ranks(self.ranks, batch), critic)
+        tensors |= mean_over_ranks(self.ranks, policy_metrics(self.policy, batch), batch)
         tensors.pop("loss", None)
         if self.reward_scaler is not None:
             tensors["reward/scale"] = self.reward_scaler.std
@@ -275,7 +300,9 @@ class Runner:
         skipped = made.count(False)
         if not skipped:
             return
-        cause = locate_non_finite(rollout)
+        causes = self.ranks.gather(locate_non_finite(rollout))
+        told = [(f"rank {rank}: " if self.ranks.size > 1 else "") + x for rank, x in enumerate(causes) if x]
+        cause = told[0] if told else None
         if cause is None:
             names = self.update.flat.non_finite()
             cause = f"the gradient of {', '.join(names)}" if names else "the loss or its gradient overflowed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 import traceback
@@ -15,9 +16,10 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from pgtrain import build, checkpoint, device
+from pgtrain import build, checkpoint, device, launch
 from pgtrain.build_observations import parameter_counts
 from pgtrain.config import convert, schema
+from pgtrain.distributed import GOODBYE_S, RankLost, Ranks
 from pgtrain.envs.vector import VectorEnv
 from pgtrain.evaluation import EvalResult, envs_for, evaluate
 from pgtrain.interrupt import Interrupt, Interrupted
@@ -67,16 +69,23 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
     device.check(cfg.device.name)
     device.use_threads(cfg.device.threads)
     outcome, runner = _Outcome(), None
-    with build.make_env(cfg, cfg.num_envs) as env, Interrupt() as interrupt:
+    with (
+        Interrupt() as interrupt,
+        launch.start(cfg.device.ranks, follow, cfg) as ranks,
+        build.make_env(cfg, cfg.num_envs // ranks.size) as env,
+    ):
+        if not ranks.leads:
+            raise UserError("torchrun starts single runs of the command line; use device.ranks without it")
         build.refuse_unused(cfg, overrides, env)
         sinks = make_sinks(run_dir, tensorboard=cfg.monitor.tensorboard, terminal=cfg.monitor.terminal)
         with Monitor(sinks, cfg.monitor.log_every) as monitor:
             notices = list(env.notices)
             try:
                 with _recorded(cfg, run_dir, overrides), interrupt.stepping():  # the envs' first reset
-                    runner = build.make_runner(cfg, env, monitor, run_dir, interrupt, notices)
+                    runner = build.make_runner(cfg, env, monitor, run_dir, interrupt, notices, ranks)
                 monitor.start(run_info(cfg, run_dir, overrides, env, runner, notices))
                 runner.run()
+                _check_together(runner)
                 _tell_end(cfg, runner)
                 outcome.evaluation = final_evaluation(cfg, runner)
             except Interrupted:
@@ -88,9 +97,13 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
             ) as error:  # an env that calls sys.exit must not end the run without a word
                 if runner is None and isinstance(error, UserError):
                     raise
-                outcome.status, outcome.error = "failed", _told(error, run_dir)
-                _tell_failure(monitor, outcome.error)
+                if isinstance(error, RankLost) and interrupt.requested:  # the signal was for all ranks
+                    outcome.status = "interrupted"
+                else:
+                    outcome.status, outcome.error = "failed", _told(error, run_dir)
+                    _tell_failure(monitor, outcome.error)
             env.close()  # before the summary: the processor time of workers counts once they have ended
+            ranks.close(GOODBYE_S if outcome.status == "finished" else 1.0)
             summary = make_summary(cfg, run_dir, runner.progress if runner else Progress(), started, outcome)
             try:
                 record.write_summary(run_dir, summary)
@@ -103,6 +116,34 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
         raise KeyboardInterrupt
     exit_code = interrupt.exit_code if outcome.status == "interrupted" else 0
     return Result(summary, run_dir, runner.policy, exit_code)
+
+
+def follow_torchrun(cfg: schema.Config) -> None:
+    """What a process of torchrun's has to do that is not rank 0."""
+    with launch.start(cfg.device.ranks, follow) as ranks:
+        follow(ranks, cfg)
+
+
+def follow(ranks: Ranks, cfg: schema.Config) -> None:
+    """A rank above 0 of a run: trains its share and leaves all that is told or written to rank 0."""
+    device.use_threads(cfg.device.threads)
+    with (
+        build.make_env(cfg, cfg.num_envs // ranks.size) as env,
+        Monitor([], cfg.monitor.log_every) as monitor,
+    ):
+        runner = build.make_runner(cfg, env, monitor, Path(), Interrupt(), [], ranks)
+        monitor.start(run_info(cfg, Path(), [], env, runner, []))
+        runner.run()
+        _check_together(runner)
+
+
+def _check_together(runner: Runner) -> None:
+    """Ranks decide and step on the same numbers; one that does not would spoil the run without a word."""
+    data = runner.update.flat.data.cpu().numpy().tobytes()
+    if len(set(runner.ranks.gather(hashlib.sha256(data).hexdigest()))) > 1:
+        raise TrainingError(
+            "the ranks' parameters have parted: the policy or an optimiser is not deterministic"
+        )
 
 
 @contextlib.contextmanager
@@ -141,6 +182,8 @@ def _told(error: BaseException, run_dir: Path) -> Exception:
 
 def _tell_failure(monitor: Monitor, error: Exception) -> None:
     monitor.message(f"the run failed: {error}", "error")
+    if isinstance(error, RankLost) and error.details:
+        monitor.message(error.details, "error")
     if not isinstance(
         error, TrainingError | UserError
     ):  # a fault of ours or of the env's code: keep the way to it

@@ -151,8 +151,12 @@ def run(app: Hydra, config_name: str, overrides: list[str], tree: DictConfig) ->
     """One run, as a Hydra job whose folder was made before; the exit code."""
     composed = checked(tree)
     from pgtrain import training
+    from pgtrain.launch import torchrun_rank
     from pgtrain.monitor.record import final_report
 
+    if torchrun_rank():
+        training.follow_torchrun(composed.config)
+        return 0
     own = list(tree.hydra.overrides.task)
     folder = claim(Path(OmegaConf.select(tree, "hydra.run.dir")))
     outcome: dict[str, Any] = {}

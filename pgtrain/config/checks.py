@@ -14,6 +14,7 @@ from pgtrain.config.errors import ConfigError, no_effect
 from pgtrain.config.memory_checks import check_memory, check_sequences, settle_memory
 from pgtrain.config.observation_checks import check_observations, settle_observations
 from pgtrain.config.pathwise_checks import check_pathwise
+from pgtrain.config.rank_checks import check_ranks
 from pgtrain.config.schema import (
     AdvantageConfig,
     BetaConfig,
@@ -91,6 +92,7 @@ def check(config: Config) -> None:
     check_pathwise(config)
     _check_env(config)
     _check_rest(config)
+    check_ranks(config)
 
 
 def _check_collect(config: Config) -> None:

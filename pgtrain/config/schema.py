@@ -281,6 +281,7 @@ class DeviceConfig:
         shown="auto, cpu, cuda, cuda:<number>, mps",
     )
     threads: int = setting(1, "CPU threads of torch and NumPy; more only helps large networks", low=1)
+    ranks: int = setting(1, "processes that train together, each with num_envs / ranks envs", low=1)
 
 
 @dataclass

@@ -62,7 +62,7 @@ class GuestEnv(VectorEnv):
         self._hidden = np.zeros(self.num_envs, np.bool_)  # idle, or not yet back at an episode's start
 
     def reset(self, seed: int) -> np.ndarray:
-        return self._started(*self._vec.reset(seed=seed))
+        return self._started(*self._vec.reset(seed=seed + self.before))
 
     def _started(self, obs: Any, info: dict[str, Any]) -> np.ndarray:
         self._reset_next[:] = self._hidden[:] = False

@@ -69,7 +69,7 @@ class AtariEnvs(GuestEnv):
 
     def reset(self, seed: int) -> np.ndarray:
         # one seed per game, of 31 bits, which is what ale-py takes
-        obs, info = self._vec.reset(seed=np.array(env_seeds(seed, self.num_envs)) % 2**31)  # pyright: ignore
+        obs, info = self._vec.reset(seed=np.array(env_seeds(seed, self.num_envs, self.before)) % 2**31)  # pyright: ignore
         if self._lives is not None:
             self._lives = np.array(info["lives"])
         return self._started(obs, info)

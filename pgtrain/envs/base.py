@@ -17,9 +17,12 @@ from pgtrain.envs.spaces import ObservationEncoder
 from pgtrain.types import Leaf, Step, UserError
 
 
-def env_seeds(seed: int, num_envs: int) -> list[int]:
-    """One seed per env from one seed of the run: distinct, and the same on every backend."""
-    return [int(s) for s in np.random.SeedSequence(seed).generate_state(num_envs)]
+def env_seeds(seed: int, num_envs: int, before: int = 0) -> list[int]:
+    """One seed per env from one seed of the run: distinct, and the same on every backend.
+
+    Env i has the same one however many envs there are; these are envs before … before + num_envs − 1.
+    """
+    return [int(s) for s in np.random.SeedSequence(seed).generate_state(before + num_envs)[before:]]
 
 
 class VectorEnv:
@@ -33,6 +36,7 @@ class VectorEnv:
     autoreset: str = "same_step"
     device: str = "cpu"
     differentiable: bool = False
+    before: int = 0  # envs of the run that other processes hold and that come before these
 
     def __init__(
         self,

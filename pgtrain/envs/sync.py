@@ -81,7 +81,7 @@ class SyncEnv(VectorEnv):
             guard.masks = self._masks or masks.NoMask()
 
     def reset(self, seed: int) -> np.ndarray:
-        return self.reset_each(env_seeds(seed, self.num_envs))
+        return self.reset_each(env_seeds(seed, self.num_envs, self.before))
 
     def reset_each(self, seeds: list[int]) -> np.ndarray:
         """Reset env i with seeds[i]."""

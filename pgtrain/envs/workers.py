@@ -139,7 +139,7 @@ class ProcessEnv(VectorEnv):
             raise
 
     def reset(self, seed: int) -> np.ndarray:
-        seeds = env_seeds(seed, self.num_envs)
+        seeds = env_seeds(seed, self.num_envs, self.before)
         self._command("reset", [seeds[g.start : g.stop] for g in self._groups])
         return self._a["obs"][:, : self.obs_dim].copy()
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from pgtrain.distributed import Ranks
 from pgtrain.learning.batch import Batch, Coefficients
 from pgtrain.learning.gradients import Source
 from pgtrain.learning.kl_guard import Guard, Measure
@@ -46,7 +47,11 @@ def minibatch_indices(
 
     Every row is used exactly once an epoch; with even parts there is no tail of one or two rows to make a wild step.
     """
-    parts = 1 if size is None else math.ceil(rows / size)
+    return shuffled(rows, 1 if size is None else math.ceil(rows / size), device, generator)
+
+
+def shuffled(rows: int, parts: int, device: torch.device, generator: torch.Generator) -> list[Tensor]:
+    """A fresh permutation of all rows in `parts` parts."""
     order = torch.randperm(rows, generator=generator, device=generator.device).to(device)
     return list(order.tensor_split(parts))
 
@@ -127,6 +132,7 @@ class Update:
     guards: Sequence[Guard] = ()
     measure_kl: Callable[[Batch], Tensor] | None = None
     pipeline: Pipeline | None = None
+    ranks: Ranks = field(default_factory=Ranks)  # all of them cut their rows into as many minibatches
 
     def __post_init__(self) -> None:
         if self.pipeline is None:
@@ -202,4 +208,5 @@ class Update:
             return None
         parts, rows = batch.parts, batch.weight.numel() // batch.parts  # rows of each: 1, or a whole sequence
         size = max(1, self.minibatch_size // rows)
-        return None if parts <= size else minibatch_indices(parts, size, batch.weight.device, self.generator)
+        number = self.ranks.minibatches(parts, size)
+        return None if number == 1 else shuffled(parts, number, batch.weight.device, self.generator)

@@ -89,6 +89,11 @@ class _Float64Buffers(nn.Module):
         return self
 
 
+def _alone(moments: Moments) -> Moments:
+    """No other process has samples for this update."""
+    return moments
+
+
 class RunningMoments(_Float64Buffers):
     """Running mean and variance of D-dimensional samples, and the standardisation by them.
 
@@ -104,10 +109,12 @@ class RunningMoments(_Float64Buffers):
     mean: Tensor
     m2: Tensor
     count: Tensor
+    join: Callable[[Moments], Moments]
 
     def __init__(self, dim: int, clip: float = 10.0, eps: float = 1e-8) -> None:
         super().__init__()
         self.clip, self.eps = clip, eps
+        self.join = _alone  # what an update's samples are added to, before they are taken in
         self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
         self.register_buffer("m2", torch.zeros(dim, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
@@ -120,7 +127,7 @@ class RunningMoments(_Float64Buffers):
     @torch.no_grad()
     def update(self, x: Tensor, weight: Tensor | None = None) -> None:
         """Takes in the rows of x [..., D] whose weight [...] is not 0; skips rows with a NaN or infinity."""
-        self.merge(batch_moments(x, weight))
+        self.merge(self.join(batch_moments(x, weight)))
 
     @torch.no_grad()
     def merge(self, other: Moments) -> None:

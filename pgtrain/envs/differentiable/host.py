@@ -48,7 +48,7 @@ class HostEnv(VectorEnv):
         self._idle: np.ndarray | None = None
 
     def reset(self, seed: int) -> np.ndarray:
-        return self.env.reset(env_seeds(seed, 1)[0]).numpy().copy()
+        return self.env.reset(env_seeds(seed, 1, self.before)[0]).numpy().copy()
 
     @torch.no_grad()
     def step(self, action: np.ndarray) -> Step:

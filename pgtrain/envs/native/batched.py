@@ -86,7 +86,7 @@ class BatchedEnv(VectorEnv):
         return self._observe()[index]
 
     def reset(self, seed: int) -> np.ndarray:
-        self._rngs = [np.random.default_rng(s) for s in env_seeds(seed, self.num_envs)]
+        self._rngs = [np.random.default_rng(s) for s in env_seeds(seed, self.num_envs, self.before)]
         self._used[:] = AHEAD
         self._clock = self._oldest = 0
         everyone = np.arange(self.num_envs)

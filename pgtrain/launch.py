@@ -1,0 +1,164 @@
+"""Starting the ranks of a run as processes of this machine, and learning how they ended."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing import resource_tracker
+from typing import Any, NamedTuple
+
+from pgtrain.distributed import GOODBYE_S, Gloo, RankLost, Ranks, in_use, meeting_place
+from pgtrain.types import TrainingError, UserError
+
+_MISSED = 3  # exit code of a rank that ended because another one was gone
+
+
+def torchrun_rank() -> int | None:
+    """This process's rank among those that torchrun has started; None where it has not, or only one."""
+    several = "TORCHELASTIC_RUN_ID" in os.environ and os.environ["WORLD_SIZE"] != "1"
+    return int(os.environ["RANK"]) if several else None
+
+
+def start(size: int, work: Callable[..., None], *args: Any) -> Ranks:
+    """This process as rank 0 of `size`, the others started here: each calls work(ranks, *args), a function of a module.
+
+    An error in one of them becomes this process's `RankLost` when it next waits for them. With size 1 nothing is
+    started; under torchrun all are there already, and only meet.
+
+    Raises: UserError, RankLost.
+    """
+    if (rank := torchrun_rank()) is not None:
+        there = os.environ["WORLD_SIZE"]
+        if there != str(size):
+            raise UserError(
+                f"device.ranks={size}: torchrun has started {there} processes; use device.ranks={there}"
+            )
+        return Gloo(rank, size)
+    if size == 1:
+        return Ranks()
+    if in_use():
+        raise UserError(f"device.ranks={size}: torch.distributed is in use in this process already; use 1")
+    store = meeting_place(size)
+    context = mp.get_context("spawn")
+    children: list[_Child] = []
+    try:
+        with _no_keyboard_interrupt():
+            for rank in range(1, size):
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=_serve,
+                    args=(theirs, rank, size, store.port, work, args),
+                    name=f"pgtrain-rank-{rank}",
+                )
+                children.append(_Child(process, ours))
+                process.start()
+                theirs.close()
+        _await(children)
+        return Gloo(0, size, store, partial(_why, children), partial(_end, children))
+    except BaseException:
+        _end(children, patience=0.0)
+        raise
+
+
+def _serve(
+    pipe: Any, rank: int, size: int, port: int, work: Callable[..., None], args: tuple[Any, ...]
+) -> None:
+    """A rank that another process started, from its beginning to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends us
+    code = 1
+    try:
+        pipe.send(None)
+        ranks = Gloo(rank, size, meeting_place(size, port))
+        work(ranks, *args)
+        ranks.close()
+        code = 0
+    except RankLost:
+        code = _MISSED
+    except (Exception, SystemExit) as error:
+        text = " ".join(str(error).split())
+        known = isinstance(error, TrainingError | UserError)
+        told = text if known else f"{type(error).__name__}: {text}"
+        with contextlib.suppress(OSError):
+            pipe.send((f"failed: {told}", "" if known else traceback.format_exc()))
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)  # whatever an env has left running, and without a word from torch's threads
+
+
+def _await(children: list[_Child]) -> None:
+    """Until every child says that it has started."""
+    for rank, child in enumerate(children, 1):
+        try:
+            child.pipe.recv()
+        except (EOFError, OSError):
+            child.process.join(GOODBYE_S)
+            told = child.failure() or ("died", "")
+            raise RankLost(f"rank {rank} {told[0]}") from None
+
+
+def _why(children: list[_Child]) -> tuple[str, str] | None:
+    """Which child is gone by its own fault, and why; its traceback, if that is of use."""
+    for rank, child in enumerate(children, 1):
+        if (failure := child.failure()) is not None:
+            return f"rank {rank} {failure[0]}", failure[1]
+    return None
+
+
+def _end(children: list[_Child], patience: float) -> None:
+    """Waits so many seconds for them to end by themselves; forgets them."""
+    end = time.monotonic() + patience
+    started = [child.process for child in children if child.process.pid is not None]
+    for process in started:
+        process.join(max(0.0, end - time.monotonic()))
+    for stop in ("terminate", "kill"):
+        left = [process for process in started if process.is_alive()]
+        for process in left:
+            getattr(process, stop)()
+        for process in left:
+            process.join(1.0)
+    while children:
+        children.pop().pipe.close()
+
+
+class _Child(NamedTuple):
+    """A rank that this process started; the pipe brings None once it runs, and what made it fail."""
+
+    process: Any
+    pipe: Any
+
+    def failure(self) -> tuple[str, str] | None:
+        """What ended it, for people, and its traceback; None while it lives, or if it only missed another rank."""
+        with contextlib.suppress(EOFError, OSError):
+            while self.pipe.poll():
+                told = self.pipe.recv()
+                if told is not None:
+                    return told
+        code = self.process.exitcode
+        if code in (None, 0, _MISSED):
+            return None
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        hint = " (started from a script? guard its entry point with: if __name__ == '__main__':)"
+        return f"died with {how}{hint if code == 1 else ''}", ""
+
+
+@contextlib.contextmanager
+def _no_keyboard_interrupt() -> Iterator[None]:
+    """Holds SIGINT back while ranks start (a child inherits the mask)."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it in between would lift the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
