@@ -77,7 +77,6 @@ ROWS = (
     preset("trpo/Hopper-v5", 3, 2500, "3372 ± 215 (v3)"),
     preset("ppo/HalfCheetah-v5", 3, 2000, "1443 (v4) … 5819 (v3)"),
     preset("ppo/Walker2d-v5", 3, 2200, "2288 (v4) … 3479 (v3)"),
-    Row("ppo/Walker2d-v5-zoo", ("+experiment=ppo/Walker2d-v5-zoo",), 3, published="3479 ± 822 (v3)"),
     on_cartpole(
         "reinforce+value", "algo=reinforce", "advantage/baseline=value", at_least=495, published="500"
     ),

@@ -26,14 +26,13 @@ MUJOCO = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Swimmer-v5", 
 ALL = [
     *(f"{algo}/{env}" for algo in ("ppo", "a2c", "trpo") for env in [*CLASSIC, *BOX2D, *MUJOCO]),
     *(f"ppo/{env}" for env in ("InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Reacher-v5")),
-    "ppo/Walker2d-v5-zoo",
 ]
 FOLDER = conf_dir() / "experiment"
 
 
 def parts(name: str) -> tuple[str, str]:
     """Algorithm and env of a preset."""
-    algo, _, env = name.removesuffix("-zoo").partition("/")
+    algo, _, env = name.partition("/")
     return algo, env
 
 
@@ -67,10 +66,7 @@ def test_a_preset_names_its_expected_result_and_its_source(name: str) -> None:
     assert re.search(r"after [\d.]+[kM] steps \(.+\)", expected), "when, and by whom"
     if env.endswith("-v5"):
         assert re.search(r"v[2-5]\b", expected), "the version of the env that it was measured in"
-    if name == "ppo/Walker2d-v5":  # the zoo's settings miss the published result here: docs/results.md
-        assert "Source: CleanRL, ppo_continuous_action.py" in head
-    else:
-        assert re.search(rf"Source: .* [0-9a-f]{{8}}, hyperparams/{algo}\.yml, {env[:-1]}\d", head)
+    assert re.search(rf"Source: .* [0-9a-f]{{8}}, hyperparams/{algo}\.yml, {env[:-1]}\d", head)
 
 
 @pytest.mark.parametrize("name", ALL)
