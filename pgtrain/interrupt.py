@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -66,3 +67,17 @@ class Interrupt:
         self.signum = signum
         if self._stepping:
             raise Interrupted
+
+
+@contextlib.contextmanager
+def no_keyboard_interrupt() -> Iterator[None]:
+    """Holds SIGINT back while processes start, and in them for good (a child inherits the mask)."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it in between would lift the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

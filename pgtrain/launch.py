@@ -9,12 +9,12 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 from pgtrain.distributed import GOODBYE_S, Gloo, RankLost, Ranks, in_use, meeting_place
+from pgtrain.interrupt import no_keyboard_interrupt
 from pgtrain.types import TrainingError, UserError
 
 _MISSED = 3  # exit code of a rank that ended because another one was gone
@@ -49,7 +49,7 @@ def start(size: int, work: Callable[..., None], *args: Any) -> Ranks:
     context = mp.get_context("spawn")
     children: list[_Child] = []
     try:
-        with _no_keyboard_interrupt():
+        with no_keyboard_interrupt():
             for rank in range(1, size):
                 ours, theirs = context.Pipe()
                 process = context.Process(
@@ -148,17 +148,3 @@ class _Child(NamedTuple):
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         hint = " (started from a script? guard its entry point with: if __name__ == '__main__':)"
         return f"died with {how}{hint if code == 1 else ''}", ""
-
-
-@contextlib.contextmanager
-def _no_keyboard_interrupt() -> Iterator[None]:
-    """Holds SIGINT back while ranks start (a child inherits the mask)."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # starting it in between would lift the mask
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing as mp
-import signal
 import time
-from collections.abc import Iterator
-from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
 import cloudpickle  # comes with Gymnasium
@@ -24,6 +21,7 @@ from pgtrain.envs.masks import MaskLayout
 from pgtrain.envs.registry import EnvFactory
 from pgtrain.envs.serve import Shared, serve
 from pgtrain.envs.sync import time_limit
+from pgtrain.interrupt import no_keyboard_interrupt
 from pgtrain.types import Step, TrainingError, UserError
 
 GOODBYE_S = 5.0  # how long a worker may take to close its envs
@@ -120,7 +118,7 @@ class ProcessEnv(VectorEnv):
     def _start(self, context: Any, factory: EnvFactory, action_mask: str) -> None:
         payload = cloudpickle.dumps(factory)
         try:
-            with _no_keyboard_interrupt():
+            with no_keyboard_interrupt():
                 for number, group in enumerate(self._groups):
                     ours, theirs = context.Pipe()
                     process = context.Process(
@@ -241,17 +239,3 @@ class ProcessEnv(VectorEnv):
     def __del__(self) -> None:
         if getattr(self, "_processes", None):
             self.close(force=True)
-
-
-@contextlib.contextmanager
-def _no_keyboard_interrupt() -> Iterator[None]:
-    """Holds SIGINT back while workers start, and in them for good (a child inherits the mask)."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # starting it in between would lift the mask
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
