@@ -80,6 +80,7 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "told"),
     [
         (["episodes=1"], "episodes=1: expected an integer of at least 2"),
+        ([*BANDIT, "device.ranks=2"], "device.ranks=2: has no effect on gradients"),
         (["figure=x.jpg"], "expected a name that ends in .png"),
         (["no_such_run"], "no such run folder"),
         (["--cfg"], "gradients has no such option"),
@@ -203,3 +204,13 @@ def test_a_negative_cosine_has_its_stem_and_its_dot_in_the_panel() -> None:
     assert list(stem.get_xdata()) == [0.0, -0.4] and list(dot.get_xdata()) == [-0.4]
     assert axis.get_xlim()[0] <= -0.45
     plt.close(figure)
+
+
+@pytest.mark.parametrize("episodes", [2, 3])
+def test_intervals_of_very_few_episodes_are_drawn(
+    episodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their lower ends may all be 0, which an axis of logarithms does not have."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["gradients", *BANDIT, f"episodes={episodes}", "figure=out.png"]) == 0
+    assert (tmp_path / "out.png").stat().st_size > 1000

@@ -107,7 +107,7 @@ def parse(argv: list[str]) -> tuple[str | None, Settings, list[str]]:
             given[key] = OWN[key](key, text)
         elif key.startswith("hydra."):
             raise UserError(f"{word}: gradients makes no run folder; figure=PATH says where its files go")
-        elif re.split("[./]", key)[0] in UNUSED:
+        elif key == "device.ranks" or re.split("[./]", key)[0] in UNUSED:
             raise UserError(
                 f"{word}: has no effect on gradients, which measures all estimators: leave it out"
             )

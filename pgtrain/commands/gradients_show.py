@@ -208,7 +208,10 @@ def _variance_panel(axis: Any, lines: list[Line], rows: list[float]) -> None:
     if not finite:
         return
     axis.set_xscale("log")
-    left = min(line.report.low for line in lines if line.report.low > 0) / 1.6
+    lows = [
+        line.report.low for line in lines if line.report.low > 0
+    ]  # few episodes: an interval may reach to 0
+    left = min([*lows, *finite]) / 1.6
     for line, y in zip(lines, rows, strict=True):
         r, colour = line.report, COLOURS[line.family]
         if r.variance == 0:
@@ -222,7 +225,8 @@ def _variance_panel(axis: Any, lines: list[Line], rows: list[float]) -> None:
         axis.text(
             max(r.high, r.variance) * 1.06, y, number(r.variance), va="center", fontsize=8, color="0.25"
         )
-    axis.set_xlim(left, max(line.report.high for line in lines if math.isfinite(line.report.high)) * 2.2)
+    highs = [line.report.high for line in lines if math.isfinite(line.report.high)]
+    axis.set_xlim(left, max([*highs, *finite]) * 2.2)
 
 
 def _cosine_panel(axis: Any, lines: list[Line], rows: list[float], batch: int) -> None:
