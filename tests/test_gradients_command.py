@@ -211,6 +211,7 @@ def test_intervals_of_very_few_episodes_are_drawn(
     episodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their lower ends may all be 0, which an axis of logarithms does not have."""
+    pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     assert cli.main(["gradients", *BANDIT, f"episodes={episodes}", "figure=out.png"]) == 0
     assert (tmp_path / "out.png").stat().st_size > 1000
