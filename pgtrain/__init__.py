@@ -1,6 +1,7 @@
 """pgtrain: policy-gradient agents, trained from the command line or from Python.
 
     result = pgtrain.train("algo=a2c", "env=CartPole-v1", seed=1)
+    result = pgtrain.resume(result.run_dir, total_steps=600_000)
     loaded = pgtrain.load(result.run_dir)
 
 `pgtrain.returns` is the maths of discounted returns, `pgtrain.per_sample` gives the gradient of each sample. Everything
@@ -12,18 +13,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from pgtrain.version import __version__ as __version__
+
 if TYPE_CHECKING:
+    from pgtrain.commands.resume import resume as resume
     from pgtrain.commands.train import train as train
     from pgtrain.learning import per_sample as per_sample
     from pgtrain.learning import returns as returns
     from pgtrain.policies.registry import register_policy as register_policy
     from pgtrain.training import load as load
 
-__version__ = "0.1.0"
-
 # name -> (module, attribute; None: the module itself)
 _LAZY = {
     "train": ("pgtrain.commands.train", "train"),
+    "resume": ("pgtrain.commands.resume", "resume"),
     "load": ("pgtrain.training", "load"),
     "returns": ("pgtrain.learning.returns", None),
     "per_sample": ("pgtrain.learning.per_sample", None),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pgtrain import checkpoint
+from pgtrain.version import __version__
 
 if TYPE_CHECKING:
     from pgtrain.runner import Runner
@@ -36,5 +37,6 @@ class Checkpointer:
         self.save(runner)
 
     def save(self, runner: Runner) -> None:
-        checkpoint.save(self.run_dir, {"config": self.config, "runner": runner.state_dict()}, self.keep)
+        state = {"config": self.config, "runner": runner.state_dict(), "pgtrain": __version__}
+        checkpoint.save(self.run_dir, state, self.keep)
         self.saved_at = runner.progress.steps

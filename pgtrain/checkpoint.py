@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,6 +13,14 @@ from pgtrain.types import UserError
 
 NAME = "checkpoint.pt"  # the newest; older ones are checkpoint.1.pt, checkpoint.2.pt, …
 FORMAT = 1
+
+
+class Found(NamedTuple):
+    """A checkpoint that could be read."""
+
+    state: dict[str, Any]
+    age: int  # 0: the newest
+    warning: str | None  # where a newer one could not be
 
 
 def save(run_dir: Path, state: dict[str, Any], keep: int = 1) -> Path:
@@ -34,12 +42,20 @@ def save(run_dir: Path, state: dict[str, Any], keep: int = 1) -> Path:
 
 
 def load(run_dir: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Any], str | None]:
-    """The newest readable checkpoint of a run, and a warning if that is not the last one written.
+    """The newest readable checkpoint of a run, and a warning if that is not the last one written."""
+    found = find(run_dir, device)
+    return found.state, found.warning
+
+
+def find(run_dir: Path, device: str | torch.device = "cpu", wanted: int | None = None) -> Found:
+    """The newest readable checkpoint of a run; with `wanted` only the one of that age.
 
     `weights_only=True`: a checkpoint holds data and can never name code to run.
     """
     problems = []
-    for path in _newest_first(run_dir):
+    for age, path in _newest_first(run_dir):
+        if wanted is not None and age != wanted:
+            continue
         try:
             state = torch.load(path, map_location=device, weights_only=True)
         except Exception as error:  # any way in which a file can be damaged
@@ -51,7 +67,7 @@ def load(run_dir: Path, device: str | torch.device = "cpu") -> tuple[dict[str, A
                 f"{path} has format {found!r}; this version of pgtrain reads checkpoint format {FORMAT}"
             )
         note = f"{problems[0]} cannot be read; using the older {path.name}" if problems else None
-        return state, note
+        return Found(state, age, note)
     if problems:
         raise UserError(f"no checkpoint in {run_dir} can be read ({'; '.join(problems)})")
     raise UserError(f"{run_dir} holds no checkpoint ({NAME}): is it a run folder?")
@@ -61,9 +77,26 @@ def _aged(run_dir: Path, age: int) -> Path:
     return run_dir / (NAME if age == 0 else f"checkpoint.{age}.pt")
 
 
-def _newest_first(run_dir: Path) -> list[Path]:
-    ages = {}
-    for path in run_dir.glob("checkpoint*.pt"):
-        if match := re.fullmatch(r"checkpoint(?:\.(\d+))?\.pt", path.name):
-            ages[int(match[1] or 0)] = path
-    return [ages[age] for age in sorted(ages)]
+def age_of(name: str) -> int | None:
+    """How many newer ones a checkpoint of this file name has; None for another file."""
+    match = re.fullmatch(r"checkpoint(?:\.(\d+))?\.pt", name)
+    return None if match is None else int(match[1] or 0)
+
+
+def go_back(run_dir: Path, age: int) -> list[str]:
+    """Makes the checkpoint of that age the newest again. Newer ones are set aside as checkpoint.N.discarded.pt, in
+    the place of such ones from before; returns their names."""
+    aside = []
+    for other, path in _newest_first(run_dir):
+        if other < age:
+            name = path.name.removesuffix(".pt") + ".discarded.pt"
+            os.replace(path, run_dir / name)
+            aside.append(name)
+        elif age:
+            os.replace(path, _aged(run_dir, other - age))
+    return aside
+
+
+def _newest_first(run_dir: Path) -> list[tuple[int, Path]]:
+    ages = {age: path for path in run_dir.glob("checkpoint*.pt") if (age := age_of(path.name)) is not None}
+    return sorted(ages.items())

@@ -44,6 +44,13 @@ class EpisodeTally:
         other.partial_return, other.partial_length = self.partial_return, self.partial_length
         return other
 
+    def state_dict(self) -> dict[str, list[float]]:
+        return {"returns": self.partial_return.tolist(), "lengths": self.partial_length.tolist()}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        self.partial_return = np.array(state["returns"])
+        self.partial_length = np.array(state["lengths"], np.int64)
+
     def count(
         self, reward: np.ndarray, valid: np.ndarray, done: np.ndarray
     ) -> tuple[Episodes, np.ndarray, np.ndarray]:

@@ -19,8 +19,8 @@ class Interrupt:
     """Installs the handlers while a run is under way (main thread only; elsewhere it does nothing).
 
     The first signal is noted; while an env is being stepped it also raises `Interrupted` at once, for an env may never
-    come back. During an update or a save it waits for the end of the iteration. A second signal is the ordinary
-    KeyboardInterrupt.
+    come back. During an update or a save, and with envs that tell their state, it waits for the end of the iteration:
+    a resumed run then goes on as if there had been no signal. A second signal is the ordinary KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -49,13 +49,11 @@ class Interrupt:
         self._previous.clear()
 
     @contextlib.contextmanager
-    def stepping(self) -> Iterator[None]:
-        """Env code runs inside: a signal ends it at once."""
-        self._stepping = (
-            True  # before the look at `requested`: a signal in between would be lost until the env answers
-        )
+    def stepping(self, at_once: bool = True) -> Iterator[None]:
+        """Env code runs inside: a signal ends it at once, unless `at_once` is False."""
+        self._stepping = at_once  # before the look at `requested`: a signal in between would be lost for long
         try:
-            if self.requested:
+            if at_once and self.requested:
                 raise Interrupted
             yield
         finally:

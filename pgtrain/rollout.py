@@ -245,10 +245,29 @@ class Collector:
         return torch.cat([prepared, after], -1), (t, n)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"actor": self.actor.state_dict()}
+        """`env` is empty where the envs cannot tell; what else belongs to their episodes is of no use then."""
+        return {
+            "actor": self.actor.state_dict(),
+            "env": self.env.state_dict(),
+            "obs": torch.from_numpy(np.array(self.obs)),
+            "episodes": self.episodes.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there; where `state` holds no envs, the actor alone does (see `restart`)."""
         self.actor.load_state_dict(state["actor"])
+        if state["env"] and self.env.tells_state:
+            self.env.load_state_dict(state["env"])
+            self.obs = state["obs"].numpy()
+            self.episodes.load_state_dict(state["episodes"])
+
+    def restart(self, seed: int) -> None:
+        """New episodes in all envs, in the place of those that are lost."""
+        n = self.env.num_envs
+        self.obs = self.env.reset(seed)
+        self.episodes, self.games = EpisodeTally(n), None
+        ended = np.ones(n, bool)
+        self.actor.follow(Step(self.obs, np.zeros(n), ended, ~ended))
 
 
 def _placer(device: torch.device) -> Callable[[Any], Tensor]:

@@ -32,6 +32,7 @@ from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.normalizer import RewardScaler, RewardSign
 from pgtrain.rollout import Collector, Rollout, revalue
+from pgtrain.stopwatch import Stopwatch
 from pgtrain.types import TrainingError
 
 
@@ -96,6 +97,7 @@ class Runner:
     max_skipped_in_a_row: int = 10
     interrupt: Interrupt = field(default_factory=Interrupt)
     ranks: Ranks = field(default_factory=Ranks)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     progress: Progress = field(default_factory=Progress)
     _unrecorded: list[Episodes] = field(default_factory=list)  # ended since the last entry of the files
     _log_seconds: float = 0.0  # what the last call of `_log` took
@@ -155,7 +157,7 @@ class Runner:
         """The next experience of all ranks; None if one of them has none to learn from."""
         p, collector = self.progress, self.collector
         try:
-            with self.interrupt.stepping():
+            with self.interrupt.stepping(at_once=not collector.env.tells_state):
                 collected = self._collect_here()
                 rollout, episodes = collected or (None, None)
                 steps = collector.steps_now if rollout is None else rollout.num_steps
@@ -326,7 +328,38 @@ class Runner:
             "collector": self.collector.state_dict(),
             "reward_scaler": None if self.reward_scaler is None else self.reward_scaler.state_dict(),
             "progress": self.progress.state_dict(),
+            "unrecorded": [[e.returns.tolist(), e.lengths.tolist()] for e in self._unrecorded],
+            "device": next(self.policy.parameters()).device.type,
+            "seconds": [self.stopwatch.wall, self.stopwatch.cpu],
         }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there; see `Collector.load_state_dict` for envs that cannot.
+
+        Raises: KeyError, TypeError, ValueError, RuntimeError for the state of a runner with other parts.
+        """
+        self.policy.load_state_dict(state["policy"])
+        self.update.load_state_dict(state["update"])
+        for name, schedule in self._schedules().items():
+            schedule.load_state_dict(state["schedules"][name])
+        if hasattr(self.estimator, "load_state_dict"):
+            self.estimator.load_state_dict(state["estimator"])  # pyright: ignore
+        if state["health"]:  # empty where monitor.gradient=full is new
+            self.health.load_state_dict(state["health"])
+        self.collector.load_state_dict(state["collector"])
+        if self.reward_scaler is not None:
+            self.reward_scaler.load_state_dict(state["reward_scaler"])
+        self.progress.load_state_dict(state["progress"])
+        self._unrecorded = [Episodes(np.array(r), np.array(n, np.int64)) for r, n in state["unrecorded"]]
+        wall, cpu = state["seconds"]
+        self.stopwatch.before = wall, cpu
+
+    def restart_episodes(self, seed: int) -> None:
+        """For host envs whose state is lost: what belongs to an episode under way begins anew."""
+        assert isinstance(self.collector, Collector)
+        self.collector.restart(seed)
+        if isinstance(self.reward_scaler, RewardScaler):
+            self.reward_scaler.accumulator.zero_()
 
 
 class _Clock:

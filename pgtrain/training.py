@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
 
 from pgtrain import build, checkpoint, device, launch
 from pgtrain.build_observations import parameter_counts
@@ -26,8 +23,10 @@ from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.monitor import record
 from pgtrain.monitor.monitor import Monitor, RunInfo
 from pgtrain.monitor.sinks import make_sinks
+from pgtrain.origin import Beginning
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.runner import Progress, Runner
+from pgtrain.stopwatch import Stopwatch
 from pgtrain.types import TrainingError, UserError
 
 
@@ -58,18 +57,21 @@ class _Outcome:
     evaluation: EvalResult | None = None
 
 
-def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
+def train(cfg: schema.Config, run_dir: Path, overrides: list[str], origin: Beginning | None = None) -> Result:
     """Runs one training from a checked config and leaves a complete record in `run_dir` (made already, empty).
+
+    `origin`: for a run that goes on in its folder.
 
     Raises: UserError for what only shows once the env exists (nothing is written then), TrainingError for a run that
     had to end, or what the env's code raised; the record is complete all the same. Ctrl-C and SIGTERM do not raise:
     they end the run with a checkpoint and its summary, and `exit_code` says so.
     """
-    started = time.perf_counter(), cpu_seconds()
+    stopwatch, origin = Stopwatch(), origin or Beginning()
     device.check(cfg.device.name)
     device.use_threads(cfg.device.threads)
     outcome, runner = _Outcome(), None
     with (
+        record.busy(run_dir),
         Interrupt() as interrupt,
         launch.start(cfg.device.ranks, follow, cfg) as ranks,
         build.make_env(cfg, cfg.num_envs // ranks.size) as env,
@@ -81,8 +83,12 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
         with Monitor(sinks, cfg.monitor.log_every) as monitor:
             notices = list(env.notices)
             try:
-                with _recorded(cfg, run_dir, overrides), interrupt.stepping():  # the envs' first reset
-                    runner = build.make_runner(cfg, env, monitor, run_dir, interrupt, notices, ranks)
+                # `stepping`: the envs' first reset
+                with _recorded(cfg, run_dir, overrides, origin), interrupt.stepping():
+                    made = build.make_runner(cfg, env, monitor, run_dir, interrupt, notices, ranks)
+                    made.stopwatch = stopwatch
+                    notices += origin.restore(cfg, made, env)
+                    runner = made
                 monitor.start(run_info(cfg, run_dir, overrides, env, runner, notices))
                 runner.run()
                 _check_together(runner)
@@ -104,9 +110,14 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Result:
                     _tell_failure(monitor, outcome.error)
             env.close()  # before the summary: the processor time of workers counts once they have ended
             ranks.close(GOODBYE_S if outcome.status == "finished" else 1.0)
-            summary = make_summary(cfg, run_dir, runner.progress if runner else Progress(), started, outcome)
+            summary = make_summary(
+                cfg, run_dir, runner.progress if runner else Progress(origin.step), stopwatch, outcome
+            )
+            if outcome.status == "failed" and runner is not None and ranks.size == 1:
+                monitor.message(f"to go on from its checkpoint: {record.call('resume', run_dir, summary)}")
             try:
-                record.write_summary(run_dir, summary)
+                if runner is not None or not origin.resumes:  # else the one of the part before stays
+                    record.write_summary(run_dir, summary)
             except OSError as error:
                 outcome.error = outcome.error or _told(error, run_dir)
             monitor.finish(summary)
@@ -147,7 +158,7 @@ def _check_together(runner: Runner) -> None:
 
 
 @contextlib.contextmanager
-def _recorded(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Iterator[None]:
+def _recorded(cfg: schema.Config, run_dir: Path, overrides: list[str], origin: Beginning) -> Iterator[None]:
     """Writes what run this is once it was made, or failed to be; nothing if it is refused (UserError)."""
     refused = False
     try:
@@ -157,14 +168,7 @@ def _recorded(cfg: schema.Config, run_dir: Path, overrides: list[str]) -> Iterat
         raise
     finally:
         if not refused:
-            settings = OmegaConf.to_yaml(OmegaConf.create(convert.to_dict(cfg)))
-            record.write_provenance(run_dir, settings, overrides)
-
-
-def cpu_seconds() -> float:
-    """Processor time of this process and of the workers that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+            origin.write(cfg, run_dir, overrides)
 
 
 def _told(error: BaseException, run_dir: Path) -> Exception:
@@ -245,16 +249,18 @@ def run_info(
         policy_parameters=len(runner.update.flat),
         parameter_counts=parameter_counts(runner.policy),
         reward_threshold=env.reward_threshold,
+        start_step=runner.progress.steps,
+        start_seconds=runner.stopwatch.before[0],
     )
 
 
 def make_summary(
-    cfg: schema.Config, run_dir: Path, progress: Progress, started: tuple[float, float], outcome: _Outcome
+    cfg: schema.Config, run_dir: Path, progress: Progress, stopwatch: Stopwatch, outcome: _Outcome
 ) -> dict[str, Any]:
     """The numbers of `summary.json`; null where there is nothing to say (no episode ended, no evaluation)."""
     returns = np.array(progress.recent_returns)
     evaluation = outcome.evaluation
-    wall = time.perf_counter() - started[0]
+    wall = stopwatch.wall
     return {
         "status": outcome.status,
         "algo": cfg.algo,
@@ -270,12 +276,26 @@ def make_summary(
         "eval_return_std": evaluation.std if evaluation else None,
         "eval_episodes": evaluation.episodes if evaluation else 0,
         "wall_seconds": wall,
-        "cpu_seconds": cpu_seconds() - started[1],
+        "cpu_seconds": stopwatch.cpu,
         "steps_per_second": progress.steps / max(wall, 1e-9),
         "skipped_updates": progress.skipped_updates,
+        "ranks": cfg.device.ranks,
         "run_dir": str(run_dir),
         "error": str(outcome.error) if outcome.error else None,
     }
+
+
+def refuse_modules(cfg: schema.Config, env_id: str | None, policy: str | None) -> None:
+    """No module is imported that only a run's files name: the user has to repeat the name.
+
+    Raises: UserError.
+    """
+    for what, name, repeated in (("env", cfg.env.id, env_id), ("policy", cfg.policy.name, policy)):
+        if ":" in name and repeated != name:
+            raise UserError(
+                f"the run's {what} is {name}: loading it imports the module {name.rpartition(':')[0]}; "
+                f"repeat {what}={name} if you trust it"
+            )
 
 
 def load(
@@ -295,12 +315,7 @@ def load(
         cfg, parameters = convert.from_dict(state["config"]), state["runner"]["policy"]
     except KeyError as error:
         raise UserError(f"{run_dir}: the checkpoint lacks {error}: it was not written by pgtrain") from error
-    for what, name, repeated in (("env", cfg.env.id, env_id), ("policy", cfg.policy.name, policy)):
-        if ":" in name and repeated != name:
-            raise UserError(
-                f"the run's {what} is {name}: loading it imports the module {name.rpartition(':')[0]}; "
-                f"repeat {what}={name} if you trust it"
-            )
+    refuse_modules(cfg, env_id, policy)
     with build.make_env(cfg, 1) as env:
         trained = build.make_policy(cfg, env)
     try:

@@ -150,6 +150,12 @@ class ScriptedEnv:
 
     obs_dim, obs_dtype, env_id, max_episode_steps, mask_dim = 3, np.float32, "Scripted", None, 0
     layout = (Leaf("", "vector", 0, 3, (3,), standardize=True),)
+    tells_state = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     def __init__(
         self,

@@ -124,7 +124,7 @@ def test_the_first_word_picks_a_command(monkeypatch: pytest.MonkeyPatch) -> None
     [
         (
             ["trian"],
-            "no such command (train, eval, check, gradients, help), and settings are written key=value. "
+            "no such command (train, resume, eval, check, gradients, help), and settings are written key=value. "
             "Did you mean train?",
         ),
         (["CartPole-v1"], "Did you mean env=CartPole-v1?"),

@@ -641,13 +641,12 @@ def test_state_dict_holds_what_a_resumed_run_needs(tmp_path: Path) -> None:
     path = tmp_path / "state.pt"
     torch.save(runner.state_dict(), path)
     state = torch.load(path, weights_only=True)
-    parts = "policy update schedules collector reward_scaler progress estimator health"
+    parts = (
+        "policy update schedules collector reward_scaler progress estimator health unrecorded device seconds"
+    )
     assert state.keys() == set(parts.split())
     other, _ = make_runner(cfg, tmp_path)
-    other.policy.load_state_dict(state["policy"])
-    other.update.load_state_dict(state["update"])
-    other.collector.load_state_dict(state["collector"])
-    other.progress.load_state_dict(state["progress"])
+    other.load_state_dict(state)
     assert torch.equal(other.update.flat.data, runner.update.flat.data)
     assert (
         torch.equal(other.update.optimizer.v, runner.update.optimizer.v) and other.progress == runner.progress

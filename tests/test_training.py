@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from pgtrain import build, checkpoint, training
+from pgtrain import build, checkpoint, stopwatch, training
 from pgtrain.config.compose import compose
 from pgtrain.monitor import record
 from pgtrain.policies.distributions import DiagonalGaussian
@@ -202,10 +202,10 @@ def test_the_command_that_evaluates_repeats_an_env_from_a_module(tmp_path: Path)
 
 def test_processor_time_counts_the_workers(tmp_path: Path) -> None:
     """A worker burns 0.5 s of processor time; this process sleeps meanwhile."""
-    before, own = training.cpu_seconds(), time.process_time()
+    before, own = stopwatch.cpu_seconds(), time.process_time()
     code = "import time\nwhile time.process_time() < 0.5: pass"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert training.cpu_seconds() - before >= 0.45
+    assert stopwatch.cpu_seconds() - before >= 0.45
     assert time.process_time() - own < 0.3
 
 

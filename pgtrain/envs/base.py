@@ -36,6 +36,7 @@ class VectorEnv:
     autoreset: str = "same_step"
     device: str = "cpu"
     differentiable: bool = False
+    tells_state: bool = False  # whether a run can go on from `state_dict` as if it had never stopped
     before: int = 0  # envs of the run that other processes hold and that come before these
 
     def __init__(

@@ -100,7 +100,9 @@ class Comparison:
         return {"iterations": self.iterations, "found": dict(self.found)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.iterations, self.found = state["iterations"], dict(state["found"])
+        device = next(self.orders.policy.parameters()).device
+        self.iterations = state["iterations"]
+        self.found = {name: x.to(device) for name, x in state["found"].items()}
 
 
 @dataclass

@@ -34,6 +34,7 @@ class RunInfo:
     )  # of each part: actor, critic, what they share
     reward_threshold: float | None = None  # the return at which the env counts as solved
     start_step: int = 0  # steps done before, in a resumed run
+    start_seconds: float = 0.0  # and the time they took
 
     @property
     def parameters(self) -> str:

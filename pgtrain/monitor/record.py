@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -9,11 +10,13 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pgtrain.monitor.provenance import git_state, versions
+from pgtrain.types import UserError
 
 
 def create_run_dir(path: str | Path) -> Path:
@@ -45,19 +48,84 @@ def write_provenance(
     No environment variables are kept. `command`: default `sys.argv`.
     """
     run_dir = Path(run_dir)
+    _write_settings(run_dir, config_yaml, overrides)
+    state = git_state(Path.cwd(), run_dir / "git.diff")
+    if state is not None:
+        _write_json(run_dir / "git.json", state)
+    text = command if isinstance(command, str) else shlex.join(command or _command())
+    _write_json(run_dir / "versions.json", {"command": text, **versions()})
+
+
+def write_resume(
+    run_dir: Path, config_yaml: str, overrides: Sequence[str], details: Mapping[str, Any]
+) -> None:
+    """Writes that the run goes on: the settings as they are now, and a line of `resumes.jsonl` with `details`, the
+    command, the versions and git's state. The summary of the part before moves into that line.
+
+    The files of the first part that say how it came about (`versions.json`, `git.json`, `git.diff`) stay.
+    """
+    path = run_dir / "resumes.jsonl"
+    number = 1 + (path.read_text(encoding="utf-8").count("\n") if path.exists() else 0)
+    entry = {
+        "time": datetime.now().isoformat(timespec="seconds"),
+        **details,
+        "command": shlex.join(_command()),
+        "versions": versions(),
+        "git": git_state(Path.cwd(), run_dir / f"git.resume{number}.diff"),
+        "summary_before": read_summary(run_dir),
+    }
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(json_ready(entry), allow_nan=False, ensure_ascii=False) + "\n")
+    _write_settings(run_dir, config_yaml, overrides)
+    (run_dir / "summary.json").unlink(missing_ok=True)
+
+
+def _write_settings(run_dir: Path, config_yaml: str, overrides: Sequence[str]) -> None:
     atomic_write(run_dir / "config.yaml", config_yaml if config_yaml.endswith("\n") else config_yaml + "\n")
     lines = "".join(
         f"- {json.dumps(text, ensure_ascii=False)}\n" for text in overrides
     )  # JSON strings are YAML
     atomic_write(run_dir / "overrides.yaml", lines or "[]\n")
-    state = git_state(Path.cwd(), run_dir / "git.diff")
-    if state is not None:
-        _write_json(run_dir / "git.json", state)
-    if command is None:
-        name = Path(sys.argv[0]).name
-        command = ["pgtrain" if name == "__main__.py" else name, *sys.argv[1:]]  # `python -m pgtrain`
-    text = command if isinstance(command, str) else shlex.join(command)
-    _write_json(run_dir / "versions.json", {"command": text, **versions()})
+
+
+def _command() -> list[str]:
+    name = Path(sys.argv[0]).name
+    return ["pgtrain" if name == "__main__.py" else name, *sys.argv[1:]]  # `python -m pgtrain`
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """What `summary.json` says; nothing where there is none, or none that can be read."""
+    try:
+        found = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@contextlib.contextmanager
+def busy(run_dir: Path) -> Iterator[None]:
+    """Marks the folder as that of a run under way, for as long as this process lives; leaves no file.
+
+    Where the file system has no locks, nobody is told.
+
+    Raises: UserError where another process is at it.
+    """
+    try:
+        import fcntl  # not on Windows
+
+        handle = os.open(run_dir, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"{run_dir}: this run is still going on in another process") from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_summary(run_dir: str | Path, summary: Mapping[str, Any]) -> Path:
@@ -123,14 +191,21 @@ def final_report(summary: Mapping[str, Any], run_dir: str | Path) -> str:
     rows += [("", ""), ("run folder", _short(run_dir))]
     if any(run_dir.glob("events.out.tfevents.*")):
         rows.append(("look at it", f"{_program('tensorboard')} --logdir {shown}"))
-    named = {key: str(summary.get(key, "")) for key in ("env", "policy")}
-    repeated = "".join(  # eval imports no module that only the run names
-        f" {key}={shlex.quote(name)}" for key, name in named.items() if ":" in name
-    )
-    rows.append(("evaluate it", f"{_program('pgtrain')} eval {shown}{repeated}"))
+    rows.append(("evaluate it", call("eval", run_dir, summary)))
+    if summary.get("status") == "interrupted" and summary.get("ranks", 1) == 1:
+        rows.append(("go on with it", call("resume", run_dir, summary)))
     width = max(len(name) for name, _ in rows)
     lines = [f"{title}: {summary.get('status', '?')}", ""]
     return "\n".join(lines + [f"  {name:<{width}}   {value}".rstrip() for name, value in rows])
+
+
+def call(command: str, run_dir: Path, summary: Mapping[str, Any]) -> str:
+    """The command line of a command for this run: `pgtrain eval outputs/…`."""
+    named = {key: str(summary.get(key, "")) for key in ("env", "policy")}
+    repeated = "".join(  # no module is imported that only the run names
+        f" {key}={shlex.quote(name)}" for key, name in named.items() if ":" in name
+    )
+    return f"{_program('pgtrain')} {command} {shlex.quote(_short(run_dir))}{repeated}"
 
 
 def _spread(summary: Mapping[str, Any], key: str) -> str | None:

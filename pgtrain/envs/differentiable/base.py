@@ -50,6 +50,7 @@ class DifferentiableEnv:
     max_episode_steps: int | None = None
 
     differentiable = True
+    tells_state = True
     autoreset = "same_step"
     backend = "differentiable"
     obs_is_float_box = True

@@ -22,6 +22,7 @@ class HostEnv(VectorEnv):
     """N envs of a task, SAME_STEP autoreset, on the CPU in float32."""
 
     backend = "native"
+    tells_state = True
 
     def __init__(
         self,

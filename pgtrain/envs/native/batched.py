@@ -31,6 +31,7 @@ class BatchedEnv(VectorEnv):
     """
 
     backend = "native"
+    tells_state = True
     start_low: tuple[float, ...]
     start_high: tuple[float, ...]
 

@@ -56,17 +56,24 @@ class TensorBoardSink(Sink):
         from torch.utils.tensorboard import SummaryWriter
 
         self._proto = _tensorboard("compat.proto.summary_pb2")
-        self._writer = SummaryWriter(log_dir=str(self.run_dir), max_queue=100, flush_secs=10)
+        # a file of an earlier part: TensorBoard is told to leave out what it holds of the steps made anew
+        self._goes_on = any(self.run_dir.glob("events.out.tfevents.*"))
+        purge = info.start_step + 1 if self._goes_on else None
+        _await_later_name(self.run_dir)
+        self._writer = SummaryWriter(
+            log_dir=str(self.run_dir), max_queue=100, flush_secs=10, purge_step=purge
+        )
         self._last_step = info.start_step
-        self._text("1 run/2 start", _run_markdown(info))
-        for i, section in enumerate(SECTIONS, start=1):
-            self._text(f"2 legend/{i} {section}", section_markdown(section))
-        self._text("3 config", _code(info.config))
-        self._add(_session_start(info))
+        self._text("1 run/2 start", _run_markdown(info), info.start_step)
+        self._text("3 config", _code(info.config), info.start_step)
+        if not self._goes_on:
+            for i, section in enumerate(SECTIONS, start=1):
+                self._text(f"2 legend/{i} {section}", section_markdown(section))
+            self._add(_session_start(info))
         self._writer.flush()
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        if not self._described and not self._held:  # now it is known which metrics this run has
+        if not (self._goes_on or self._described or self._held):  # now it is known which metrics this run has
             self._writer.add_custom_scalars(layout(metrics))
         self._held.update((tag, value) for tag, value in metrics.items() if value is not None)
         self._last_step = step
@@ -107,7 +114,10 @@ class TensorBoardSink(Sink):
         self._write_point()
         rows = [(key, summary[key]) for key in _SUMMARY_ROWS if summary.get(key) is not None]
         self._text("1 run/1 result", _table(("result", ""), rows), step)
-        self._add(_session_end(str(summary.get("status"))))
+        if (
+            summary.get("status") != "interrupted"
+        ):  # such a run may go on; TensorBoard keeps the first word it reads
+            self._add(_session_end(str(summary.get("status"))))
         self._writer.flush()
 
     def close(self) -> None:
@@ -130,6 +140,14 @@ class TensorBoardSink(Sink):
             summary_description=text,
             data_class=self._proto.DATA_CLASS_SCALAR,
         )
+
+
+def _await_later_name(run_dir: Path) -> None:
+    """Event files are read in the order of their names, which tell the second that they were made in."""
+    names = [path.name.split(".")[3] for path in run_dir.glob("events.out.tfevents.*")]
+    newest = max((int(name) for name in names if name.isdigit()), default=0)
+    if int(time.time()) == newest:
+        time.sleep(max(0.0, newest + 1 - time.time()))
 
 
 def layout(metrics: Mapping[str, float | None] | None = None) -> dict[str, dict[str, list[Any]]]:
@@ -223,6 +241,8 @@ def _run_markdown(info: RunInfo) -> str:
         ("parameters", info.parameters.replace(" parameters", "")),
         ("overrides", " ".join(info.overrides) or "none"),
     ]
+    if info.start_step:
+        rows.append(("resumed at step", f"{info.start_step:,}"))
     return _table(("run", ""), rows + [("notice", notice) for notice in info.notices])
 
 

@@ -95,7 +95,8 @@ class PlainSink(Sink):
         self._info, self._hints, self._pace = info, Hints(info), Pace(info)
         self._told: set[str] = set()
         self._last: dict[str, float | None] = {}
-        self._print(f"{headline(info)} · {info.total_steps:,} steps")
+        before = f", the first {info.start_step:,} done" if info.start_step else ""
+        self._print(f"{headline(info)} · {info.total_steps:,} steps{before}")
         self._print(f"run folder: {info.run_dir}")
         if info.reward_threshold is not None:
             self._print(f"{info.env_id} counts as solved at a return of {number(info.reward_threshold)}")

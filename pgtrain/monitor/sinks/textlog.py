@@ -18,9 +18,10 @@ class TextLogSink(Sink):
         self._file = None
 
     def start(self, info: RunInfo) -> None:
+        verb = f"resume at step {info.start_step:,}" if info.start_step else "start"
         self.message(
-            f"start: {info.algo} on {info.env_id}, seed {info.seed}, {info.total_steps:,} steps, {info.num_envs} envs, "
-            f"{info.device}, {info.parameters}",
+            f"{verb}: {info.algo} on {info.env_id}, seed {info.seed}, {info.total_steps:,} steps, "
+            f"{info.num_envs} envs, {info.device}, {info.parameters}",
             "info",
         )
 
