@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,10 +45,10 @@ class EpisodeTally:
         other.partial_return, other.partial_length = self.partial_return, self.partial_length
         return other
 
-    def state_dict(self) -> dict[str, list[float]]:
+    def state_dict(self) -> dict[str, list[Any]]:
         return {"returns": self.partial_return.tolist(), "lengths": self.partial_length.tolist()}
 
-    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+    def load_state_dict(self, state: dict[str, list[Any]]) -> None:
         self.partial_return = np.array(state["returns"])
         self.partial_length = np.array(state["lengths"], np.int64)
 

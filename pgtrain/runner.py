@@ -157,7 +157,9 @@ class Runner:
         """The next experience of all ranks; None if one of them has none to learn from."""
         p, collector = self.progress, self.collector
         try:
-            with self.interrupt.stepping(at_once=not collector.env.tells_state):
+            # what a resumed run can go on from exactly is brought to its end; another rank may never come back
+            at_once = self.ranks.size > 1 or not collector.env.tells_state
+            with self.interrupt.stepping(at_once):
                 collected = self._collect_here()
                 rollout, episodes = collected or (None, None)
                 steps = collector.steps_now if rollout is None else rollout.num_steps

@@ -73,7 +73,7 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str], origin: Begin
     with (
         record.busy(run_dir),
         Interrupt() as interrupt,
-        launch.start(cfg.device.ranks, follow, cfg) as ranks,
+        launch.start(cfg.device.ranks, follow, cfg, origin) as ranks,
         build.make_env(cfg, cfg.num_envs // ranks.size) as env,
     ):
         if not ranks.leads:
@@ -113,7 +113,7 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str], origin: Begin
             summary = make_summary(
                 cfg, run_dir, runner.progress if runner else Progress(origin.step), stopwatch, outcome
             )
-            if outcome.status == "failed" and runner is not None and ranks.size == 1:
+            if outcome.status == "failed" and runner is not None:
                 monitor.message(f"to go on from its checkpoint: {record.call('resume', run_dir, summary)}")
             try:
                 if runner is not None or not origin.resumes:  # else the one of the part before stays
@@ -135,7 +135,7 @@ def follow_torchrun(cfg: schema.Config) -> None:
         follow(ranks, cfg)
 
 
-def follow(ranks: Ranks, cfg: schema.Config) -> None:
+def follow(ranks: Ranks, cfg: schema.Config, origin: Beginning | None = None) -> None:
     """A rank above 0 of a run: trains its share and leaves all that is told or written to rank 0."""
     device.use_threads(cfg.device.threads)
     with (
@@ -143,6 +143,8 @@ def follow(ranks: Ranks, cfg: schema.Config) -> None:
         Monitor([], cfg.monitor.log_every) as monitor,
     ):
         runner = build.make_runner(cfg, env, monitor, Path(), Interrupt(), [], ranks)
+        if origin is not None:
+            origin.restore(cfg, runner, env)
         monitor.start(run_info(cfg, Path(), [], env, runner, []))
         runner.run()
         _check_together(runner)
@@ -279,7 +281,6 @@ def make_summary(
         "cpu_seconds": stopwatch.cpu,
         "steps_per_second": progress.steps / max(wall, 1e-9),
         "skipped_updates": progress.skipped_updates,
-        "ranks": cfg.device.ranks,
         "run_dir": str(run_dir),
         "error": str(outcome.error) if outcome.error else None,
     }

@@ -84,7 +84,7 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"seed=0 +of every random number", text)
     assert "CartPole-v1*" in text
     examples = text.partition("\nexamples\n")[2].partition("\n\n")[0].splitlines()
-    assert len(examples) == 8
+    assert len(examples) == 9
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -93,7 +93,9 @@ def test_the_examples_of_the_help_compose(capsys: pytest.CaptureFixture[str]) ->
 
     cli.main(["--help"])
     examples = capsys.readouterr().out.partition("\nexamples\n")[2].partition("\n\n")[0].splitlines()
-    runs = [line.split()[1:] for line in examples if line.split()[1] not in ("-m", "eval", "gradients")]
+    runs = [
+        line.split()[1:] for line in examples if line.split()[1] not in ("-m", "eval", "gradients", "resume")
+    ]
     assert len(runs) == 5
     for words in runs:
         compose([word for word in words if not word.startswith("env=LunarLander")])

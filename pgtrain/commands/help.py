@@ -60,6 +60,7 @@ examples
   pgtrain -m algo=reinforce,a2c seed=0,1,2
   pgtrain +experiment=ppo/Pendulum-v1 seed=1
   pgtrain algo=shac env=pgtrain/Pendulum-v0
+  pgtrain resume latest
   pgtrain eval latest episodes=100
   pgtrain gradients env=CartPole-v1
 

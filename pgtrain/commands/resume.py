@@ -28,7 +28,7 @@ RUN          a run folder, or `latest`: the newest run under outputs/; a checkpo
 settings that may change; everything else stays as it was
   total_steps=2e6    how far the run goes; a finished one needs it. Schedules that follow the progress are
                      stretched, as it is steps / total_steps
-  monitor.*, checkpoint.*, eval.*, env.backend=…, env.workers=…, device.threads=…, device=cuda:1
+  monitor.*, checkpoint.*, eval.*, env.backend=…, env.workers=…, device.threads=…, device=…
   env=module:Id      only for a run whose env comes from a module: repeat the env's id to allow the import
   policy=module:Name the same for a network of your own
 
@@ -90,11 +90,6 @@ def _resume(run: str, changes: list[str]) -> Result:
     before = as_of(to_dict(from_yaml(folder / "config.yaml")), config)
     changed = apply(before, changes)
     cfg, summary, steps = changed.config, record.read_summary(folder), state["progress"]["steps"]
-    if cfg.device.ranks > 1:
-        raise UserError(
-            f"{folder}: the run has device.ranks={cfg.device.ranks}, and of several ranks only the first has a "
-            "checkpoint: it cannot be resumed; start a new run"
-        )
     training.refuse_modules(cfg, changed.repeated.get("env"), changed.repeated.get("policy"))
     same = summary.get("steps") == steps
     _check_budget(folder, cfg, before, steps, finished=same and summary.get("status") == "finished")

@@ -16,7 +16,7 @@ from pgtrain.config.schema import Config
 
 ALLOWED = ("total_steps", "env.backend", "env.workers", "device.name", "device.threads")
 ALLOWED_GROUPS = ("monitor", "checkpoint", "eval")
-TOLD = "total_steps, monitor.*, checkpoint.*, eval.*, env.backend, env.workers, device.threads, device (of one kind)"
+TOLD = "total_steps, monitor.*, checkpoint.*, eval.*, env.backend, env.workers, device, device.threads"
 
 
 class Changed(NamedTuple):

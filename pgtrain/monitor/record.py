@@ -192,7 +192,7 @@ def final_report(summary: Mapping[str, Any], run_dir: str | Path) -> str:
     if any(run_dir.glob("events.out.tfevents.*")):
         rows.append(("look at it", f"{_program('tensorboard')} --logdir {shown}"))
     rows.append(("evaluate it", call("eval", run_dir, summary)))
-    if summary.get("status") == "interrupted" and summary.get("ranks", 1) == 1:
+    if summary.get("status") == "interrupted":
         rows.append(("go on with it", call("resume", run_dir, summary)))
     width = max(len(name) for name, _ in rows)
     lines = [f"{title}: {summary.get('status', '?')}", ""]

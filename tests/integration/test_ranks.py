@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ import pytest
 import torch
 
 import pgtrain
-from pgtrain import launch
+from pgtrain import build, checkpoint, launch, origin
 from pgtrain.distributed import Ranks
+from pgtrain.rollout import Collector
 from pgtrain.types import TrainingError
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +73,42 @@ def test_a_run_of_two_ranks(tmp_path: Path) -> None:
     assert summary["episodes"] > 1100 / 50
     observed = np.array([[0.0, 0.0, 0.0, 0.0]])
     assert pgtrain.load(tmp_path / "run").policy.prepare(torch.from_numpy(observed)).isfinite().all()
+
+
+def test_a_run_of_two_ranks_goes_on(tmp_path: Path) -> None:
+    """Parameters and statistics go on on both; what each rank draws, and its episodes, begin anew."""
+    folder = tmp_path / "run"
+    pgtrain.train(
+        "algo=ppo", "env=CartPole-v1", *QUIET, "horizon=16", "total_steps=128", "eval.episodes=0",
+        "update.minibatch_size=32", run_dir=folder,
+    )  # fmt: skip
+    before = checkpoint.load(folder)[0]["runner"]
+    result = pgtrain.resume(folder, total_steps=256)
+    assert (result.summary["status"], result.summary["steps"], result.summary["iterations"]) == (
+        "finished",
+        256,
+        4,
+    )
+    assert (
+        "device.ranks=2: random numbers and episodes of every rank begin anew"
+        in (folder / "run.log").read_text()
+    )
+    after = checkpoint.load(folder)[0]["runner"]
+    assert (
+        int(before["policy"]["normalizer.count"]) == 128 and int(after["policy"]["normalizer.count"]) == 256
+    )
+    assert float(after["update"]["optimizer"]["count"]) == 2 * float(before["update"]["optimizer"]["count"])
+
+
+def test_ranks_that_go_on_draw_numbers_of_their_own() -> None:
+    state = {"collector": {"actor": {"numpy": {}}}, "update": {"critic": None, "minibatch_rng": None}}
+    runner: Any = SimpleNamespace(collector=object.__new__(Collector))
+    runner.collector.actor = SimpleNamespace(state_dict=lambda: {"numpy": {}})
+    drawn = []
+    for rank in range(2):
+        made = origin.with_new_streams(state, runner, build.streams(0, rank))
+        drawn.append((made["collector"]["actor"]["numpy"]["state"], made["update"]["minibatch_rng"].tolist()))
+    assert drawn[0][0] != drawn[1][0] and drawn[0][1] != drawn[1][1]
 
 
 @pytest.mark.parametrize(
