@@ -179,12 +179,12 @@ class Kept:
 
     def epoch(self, batch: Batch, parts: Any, coefficients: Coefficients, learning_rate: Any) -> Tally:
         self.batch = batch
-        return Tally((), torch.zeros(1, 0), torch.ones(1, dtype=torch.bool))
+        return Tally((), lambda: torch.zeros(1, 0), torch.ones(1, dtype=torch.bool))
 
 
 def normalized(ranks: Ranks, advantage: torch.Tensor, parts: Any = None) -> torch.Tensor:
     zeros = torch.zeros_like(advantage)
-    batch = Batch(zeros, zeros, zeros, zeros, advantage, zeros, zeros, zeros + 1, zeros + 1, 0.0)
+    batch = Batch(advantage=advantage, weight=zeros + 1)
     NormalizedOverRanks(kept := Kept(), ranks).epoch(batch, parts, Coefficients(1e-3, 0.0), 1e-3)
     return kept.batch.advantage
 

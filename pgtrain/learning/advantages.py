@@ -108,10 +108,10 @@ class GAE:
     needs_critic = True
 
     def __call__(self, rollout: Rollout) -> Rollout:
-        value, next_value = _values(rollout)
-        advantage = returns.gae(
-            rollout.reward, value, next_value, rollout.terminated, rollout.truncated, self.gamma, self.lam
+        reward, value, next_value, terminated, truncated = rollout.alike(
+            "reward", "value", "next_value", "terminated", "truncated"
         )
+        advantage = returns.gae(reward, value, next_value, terminated, truncated, self.gamma, self.lam)
         return rollout.replace(advantage=advantage, value_target=advantage + value)
 
 

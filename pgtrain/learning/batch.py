@@ -6,11 +6,14 @@ of a sequence, n sequences. For a policy with memory a batch holds sequences, [L
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pgtrain.columns import Columns
 from pgtrain.rollout import Rollout
 
 
@@ -23,8 +26,20 @@ class Coefficients(NamedTuple):
     value_clip: float = 0.2  # ε of the clipped value losses, in units of the standardised value
 
 
-class Batch(NamedTuple):
+class Batch(Columns):
     """Rows of a rollout, flattened, only real transitions (weight 1); or whole sequences of rows, side by side."""
+
+    COLUMNS = (
+        "inputs",
+        "action",
+        "params",
+        "log_prob",
+        "advantage",
+        "value_target",
+        "value",
+        "weight",
+        "discount",
+    )
 
     inputs: Tensor  # [B, D]
     action: Tensor  # [B, …]
@@ -40,23 +55,38 @@ class Batch(NamedTuple):
     @property
     def parts(self) -> int:
         """What may go into different minibatches: rows, or sequences."""
-        return self.weight.shape[-1]
+        return self.raw("weight").shape[-1]
 
     def rows(self, index: Tensor) -> Batch:
         """The rows, or sequences, of that index."""
-        axis, share = self.weight.dim() - 1, len(index) / self.parts
-        picked = (x.index_select(axis, index) for x in self[:-1])  # pyright: ignore[reportAttributeAccessIssue]
-        return Batch(*picked, self.episodes * share)  # pyright: ignore[reportCallIssue]
+        axis, share = self.raw("weight").ndim - 1, len(index) / self.parts
+        return self.map(lambda x: x.index_select(axis, index), episodes=self.episodes * share)
+
+    def map(self, change: Callable[[Tensor], Tensor], **others: Any) -> Batch:
+        """Each column changed, when somebody reads it; `others` take the place of what it would be."""
+        changed = {name: lambda name=name: change(getattr(self, name)) for name in self.COLUMNS}
+        return self.replace(**{**changed, **others})
 
 
 def flatten(rollout: Rollout, gamma: float | None) -> Batch:
     """The rollout's transitions as one batch; `gamma` gives the rows their γᵗ (None: 1, the usual practice)."""
     batch = _in_place(rollout, gamma)
-    flat = Batch(*(x.flatten(0, 1) for x in batch[:-1]), batch.episodes)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
-    if rollout.num_steps == len(flat.weight):
-        return flat
-    index = flat.weight.nonzero().squeeze(-1)  # idle envs and reset rows are no transitions
-    return Batch(*(x[index] for x in flat[:-1]), flat.episodes)  # pyright: ignore[reportCallIssue]
+    weight = batch.raw("weight")
+    steps, n = weight.shape
+    if rollout.num_steps == steps * n:
+        return batch.replace(**{name: _later(batch, name, _flat) for name in Batch.COLUMNS})
+    index = weight.reshape(-1).nonzero()
+    index = index[0] if isinstance(index, tuple) else index.squeeze(-1)  # NumPy's way, torch's
+    return batch.replace(**{name: _later(batch, name, lambda x: _flat(x)[index]) for name in Batch.COLUMNS})
+
+
+def _flat(x: Any) -> Any:
+    """[T, N, …] → [T·N, …], an array or a tensor."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _later(batch: Batch, name: str, change: Callable[[Any], Any]) -> Callable[[], Any]:
+    return lambda: change(batch.raw(name))
 
 
 def sequences(rollout: Rollout, gamma: float | None, length: int | None = None) -> Batch:
@@ -67,32 +97,31 @@ def sequences(rollout: Rollout, gamma: float | None, length: int | None = None) 
     """
     batch = _in_place(rollout, gamma)
     real = (batch.weight > 0)[..., None]
-    batch = batch._replace(
-        inputs=torch.where(real, batch.inputs, 0.0)
-    )  # a NaN there would reach the gradient
+    batch = batch.replace(inputs=torch.where(real, batch.inputs, 0.0))  # a NaN would reach the gradient
     if length is not None and length < len(batch.weight):
         batch = _cut(batch, length)
     if rollout.num_steps == rollout.weight.numel():
         return batch
     index = (batch.weight > 0).any(0).nonzero().squeeze(-1)
-    return batch.rows(index)._replace(episodes=batch.episodes)
+    return batch.rows(index).replace(episodes=batch.episodes)
 
 
 def _in_place(rollout: Rollout, gamma: float | None) -> Batch:
     """All rows as they lie in the rollout, [T, N, …]."""
-    assert rollout.advantage is not None and rollout.value_target is not None
-    weight = rollout.weight
+    weight, value = rollout.raw("weight"), rollout.raw("value")
+    ones = (lambda: np.ones_like(weight)) if isinstance(weight, np.ndarray) else (lambda: torch.ones_like(weight))
     return Batch(
-        rollout.inputs,
-        rollout.action,
-        rollout.params,
-        rollout.log_prob,
-        rollout.advantage,
-        rollout.value_target,
-        torch.zeros_like(weight) if rollout.value is None else rollout.value,
-        weight,
-        torch.ones_like(weight) if gamma is None else gamma ** rollout.episode_step.to(weight.dtype),
-        float(rollout.done.sum()) if rollout.whole_episodes else 0.0,
+        device=rollout.device,
+        inputs=rollout.raw("inputs"),
+        action=rollout.raw("action"),
+        params=rollout.raw("params"),
+        log_prob=lambda: rollout.raw("log_prob"),
+        advantage=rollout.raw("advantage"),
+        value_target=rollout.raw("value_target"),
+        value=(lambda: 0 * weight) if value is None else value,
+        weight=weight,
+        discount=ones if gamma is None else (lambda: gamma ** rollout.episode_step.to(rollout.weight.dtype)),
+        episodes=float(rollout.done.sum()) if rollout.whole_episodes else 0.0,
     )
 
 
@@ -104,6 +133,5 @@ def _cut(batch: Batch, length: int) -> Batch:
         filled = torch.cat([x, filling.expand(missing, *x.shape[1:])])
         return filled.unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2)
 
-    cut = (pieces(x, x[-1:]) for x in batch[:-1])  # pyright: ignore[reportIndexIssue, reportArgumentType]
     weight = pieces(batch.weight, torch.zeros_like(batch.weight[-1:]))
-    return Batch(*cut, batch.episodes)._replace(weight=weight)  # pyright: ignore[reportCallIssue]
+    return batch.map(lambda x: pieces(x, x[-1:]), weight=weight)
