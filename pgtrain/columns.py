@@ -48,7 +48,9 @@ class Columns:
         return x
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "fields":  # not ours: copy and pickle ask for such before there are any
+        if (
+            name.startswith("_") or name == "fields"
+        ):  # not ours: copy and pickle ask for such before there are any
             raise AttributeError(name)
         x = self.raw(name)
         if isinstance(x, np.ndarray):

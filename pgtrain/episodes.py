@@ -69,7 +69,9 @@ class EpisodeTally:
         self.partial_length = self.partial_length + length
         return before
 
-    def _segments(self, reward: np.ndarray, length: np.ndarray, done: np.ndarray) -> tuple[Episodes, np.ndarray]:
+    def _segments(
+        self, reward: np.ndarray, length: np.ndarray, done: np.ndarray
+    ) -> tuple[Episodes, np.ndarray]:
         """One segmented sum over the whole window (columns laid end to end) instead of bookkeeping in every step."""
         steps, n = reward.shape
         ends = done.T.copy()  # [N, T]

@@ -249,7 +249,9 @@ class Collector:
         if not self.policy.memory_dim:
             return prepared, (t, n)
         memory = inputs.shape[-1] - self.policy.memory_dim
-        after = torch.cat([inputs[1:, :, memory:], last_inputs[None, :, memory:]])[_tensors((t, n), self.device)]
+        after = torch.cat([inputs[1:, :, memory:], last_inputs[None, :, memory:]])[
+            _tensors((t, n), self.device)
+        ]
         after[:, :1] = 0  # no episode starts at its own end
         return torch.cat([prepared, after], -1), (t, n)
 

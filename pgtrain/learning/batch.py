@@ -6,6 +6,7 @@ of a sequence, n sequences. For a policy with memory a batch holds sequences, [L
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -70,23 +71,16 @@ class Batch(Columns):
 
 def flatten(rollout: Rollout, gamma: float | None) -> Batch:
     """The rollout's transitions as one batch; `gamma` gives the rows their γᵗ (None: 1, the usual practice)."""
-    batch = _in_place(rollout, gamma)
-    weight = batch.raw("weight")
-    steps, n = weight.shape
-    if rollout.num_steps == steps * n:
-        return batch.replace(**{name: _later(batch, name, _flat) for name in Batch.COLUMNS})
-    index = weight.reshape(-1).nonzero()
-    index = index[0] if isinstance(index, tuple) else index.squeeze(-1)  # NumPy's way, torch's
-    return batch.replace(**{name: _later(batch, name, lambda x: _flat(x)[index]) for name in Batch.COLUMNS})
+    weight = rollout.raw("weight")
+    if rollout.num_steps == math.prod(weight.shape):
+        return _batch(rollout, gamma, _flat)
+    index = torch.as_tensor(weight).reshape(-1).nonzero().squeeze(-1)  # idle envs, reset rows: no transitions
+    return _batch(rollout, gamma, lambda x: _flat(x)[index])
 
 
 def _flat(x: Any) -> Any:
     """[T, N, …] → [T·N, …], an array or a tensor."""
     return x.reshape(-1, *x.shape[2:])
-
-
-def _later(batch: Batch, name: str, change: Callable[[Any], Any]) -> Callable[[], Any]:
-    return lambda: change(batch.raw(name))
 
 
 def sequences(rollout: Rollout, gamma: float | None, length: int | None = None) -> Batch:
@@ -95,7 +89,7 @@ def sequences(rollout: Rollout, gamma: float | None, length: int | None = None) 
     A piece starts from the state that its first row was collected with. Rows that are no transition stay, at weight 0
     and with inputs of 0; pieces of nothing else are left out. A last piece that is too short is filled up at weight 0.
     """
-    batch = _in_place(rollout, gamma)
+    batch = _batch(rollout, gamma, _in_place)
     real = (batch.weight > 0)[..., None]
     batch = batch.replace(inputs=torch.where(real, batch.inputs, 0.0))  # a NaN would reach the gradient
     if length is not None and length < len(batch.weight):
@@ -106,21 +100,36 @@ def sequences(rollout: Rollout, gamma: float | None, length: int | None = None) 
     return batch.rows(index).replace(episodes=batch.episodes)
 
 
-def _in_place(rollout: Rollout, gamma: float | None) -> Batch:
-    """All rows as they lie in the rollout, [T, N, …]."""
-    weight, value = rollout.raw("weight"), rollout.raw("value")
-    ones = (lambda: np.ones_like(weight)) if isinstance(weight, np.ndarray) else (lambda: torch.ones_like(weight))
+def _in_place(x: Any) -> Any:
+    return x
+
+
+def _batch(rollout: Rollout, gamma: float | None, pick: Callable[[Any], Any]) -> Batch:
+    """`pick` takes the rows of a column of the rollout [T, N, …], an array or a tensor, when somebody reads it."""
+    raw = rollout.raw
+
+    def ones() -> Any:
+        weight = raw("weight")
+        return np.ones_like(weight) if isinstance(weight, np.ndarray) else torch.ones_like(weight)
+
+    def value() -> Any:
+        found = raw("value")
+        return 0 * ones() if found is None else found
+
+    def discount() -> Any:
+        return ones() if gamma is None else gamma ** rollout.episode_step.to(rollout.weight.dtype)
+
     return Batch(
         device=rollout.device,
-        inputs=rollout.raw("inputs"),
-        action=rollout.raw("action"),
-        params=rollout.raw("params"),
-        log_prob=lambda: rollout.raw("log_prob"),
-        advantage=rollout.raw("advantage"),
-        value_target=rollout.raw("value_target"),
-        value=(lambda: 0 * weight) if value is None else value,
-        weight=weight,
-        discount=ones if gamma is None else (lambda: gamma ** rollout.episode_step.to(rollout.weight.dtype)),
+        inputs=lambda: pick(raw("inputs")),
+        action=lambda: pick(raw("action")),
+        params=lambda: pick(raw("params")),
+        log_prob=lambda: pick(raw("log_prob")),
+        advantage=lambda: pick(raw("advantage")),
+        value_target=lambda: pick(raw("value_target")),
+        value=lambda: pick(value()),
+        weight=lambda: pick(raw("weight")),
+        discount=lambda: pick(discount()),
         episodes=float(rollout.done.sum()) if rollout.whole_episodes else 0.0,
     )
 

@@ -46,7 +46,7 @@ class HostPipeline:
         rate = float(learning_rate)
         with np.errstate(all="ignore"):  # what is not finite is looked for, and told
             stats = [self._step(rows, coefficients, rate) for rows in _cut(to_rows(batch), parts)]
-        ok = torch.tensor([s.pop("ok") for s in stats])
+        ok = np.array([s.pop("ok") for s in stats])
         names = tuple(stats[0])
         return Tally(names, lambda: torch.tensor([list(s.values()) for s in stats], dtype=torch.float64), ok)
 
