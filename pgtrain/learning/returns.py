@@ -26,7 +26,6 @@ from torch.autograd.forward_ad import unpack_dual
 from pgtrain.learning.host import scan
 from pgtrain.learning.shapes import check_same_shape
 
-
 TensorOrArray = Any
 
 
