@@ -69,6 +69,10 @@ class Columns:
             return found
         return [getattr(self, name) for name in names]
 
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, as attributes give them."""
+        return {name: getattr(self, name) for name in self.fields}
+
     def replace(self, **changes: Any) -> Self:
         return type(self)(device=self.device, **{**self.fields, **changes})
 

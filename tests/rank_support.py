@@ -76,8 +76,7 @@ class Recording:
         return self._kept(self.collector.collect_episodes(*args, **kwargs))
 
     def _kept(self, collected: tuple[Rollout, Episodes]) -> Any:
-        rollout = collected[0]
-        found = {name: getattr(rollout, name) for name in rollout.fields}
+        found = collected[0].as_dict()
         copies = {name: x.clone() if isinstance(x, Tensor) else x for name, x in found.items()}
         self.rollouts.append(Rollout(**copies))
         return collected

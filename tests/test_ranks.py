@@ -114,8 +114,8 @@ def test_two_ranks_are_one_with_the_double_batch(tmp_path: Path, overrides: list
         assert torch.equal(half, other)
         torch.testing.assert_close(half, whole, rtol=1e-6, atol=1e-9)
     assert first.progress == second.progress == one.progress
-    for name, schedule in one._schedules().items():
-        assert first._schedules()[name].state_dict() == pytest.approx(schedule.state_dict(), rel=1e-5)
+    for name, schedule in one._schedules.items():
+        assert first._schedules[name].state_dict() == pytest.approx(schedule.state_dict(), rel=1e-5)
     for row, expected in zip(told.rows, log.rows, strict=True):
         assert row.keys() == expected.keys()
         for tag in row:

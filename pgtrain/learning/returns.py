@@ -15,9 +15,6 @@ done = terminated | truncated stops every sum. The window's last row is no end: 
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
@@ -25,8 +22,6 @@ from torch.autograd.forward_ad import unpack_dual
 
 from pgtrain.learning.host import scan
 from pgtrain.learning.shapes import check_same_shape
-
-TensorOrArray = Any
 
 
 def discounted_sum(x: Tensor, decay: Tensor | float) -> Tensor:
@@ -149,14 +144,14 @@ def td_error(reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tens
 
 
 def gae(
-    reward: TensorOrArray,
-    value: TensorOrArray,
-    next_value: TensorOrArray,
-    terminated: TensorOrArray,
-    truncated: TensorOrArray,
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
     gamma: float,
     lam: float,
-) -> TensorOrArray:
+) -> Tensor:
     """Generalised advantage estimation.
 
     A_t = δ_t + γ λ (1 − done_t) A_{t+1},   A_T = 0,   δ_t = `td_error`,   t = T−1 … 0
@@ -164,15 +159,13 @@ def gae(
     λ = 0 is the one-step TD error (least variance, all of the critic's bias); λ = 1 the bootstrapped
     Monte-Carlo return minus V (no bias from the critic inside an episode, most variance).
 
-    Args: all [T, …] as in the module's text, tensors, or all of them NumPy arrays; `gamma` γ and `lam` λ in [0, 1].
-    Returns: [T, …] of the same kind. Raises: ValueError when shapes differ.
+    Args: all [T, …] as in the module's text; `gamma` γ and `lam` λ in [0, 1].
+    Returns: [T, …]. Raises: ValueError when shapes differ.
     Source: Schulman et al. 2016, eq. 16, with the sum stopped at every done.
     """
     check_same_shape(
         reward=reward, value=value, next_value=next_value, terminated=terminated, truncated=truncated
     )
-    if isinstance(reward, np.ndarray):
-        return scan.gae(reward, value, next_value, terminated, truncated, gamma, lam)
     terminated, truncated = terminated.bool(), truncated.bool()
     if _on_host(reward, value, next_value):
         r, v, after, ended, cut = (x.numpy() for x in (reward, value, next_value, terminated, truncated))

@@ -35,10 +35,13 @@ def make_actor(policy: ActorCritic, num_envs: int, seed: int) -> Actor:
 def make_value(policy: ActorCritic) -> Callable[[Any], Any]:
     """inputs [R, D] → V [R] in the reward's units, without a graph; arrays or tensors in, whichever is quicker out."""
     forward = policy.network.critic_numpy() if next(policy.parameters()).device.type == "cpu" else None
+    if forward is None:
 
-    @torch.no_grad()
-    def by_torch(inputs: Any) -> Tensor:
-        return policy.value(torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs)
+        @torch.no_grad()
+        def by_torch(inputs: Any) -> Tensor:
+            return policy.value(torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs)
+
+        return by_torch
 
     def by_numpy(inputs: Any) -> np.ndarray:
         value = forward(inputs if isinstance(inputs, np.ndarray) else inputs.numpy())[..., 0]
@@ -47,7 +50,7 @@ def make_value(policy: ActorCritic) -> Callable[[Any], Any]:
         shift, std = policy.value_scale()
         return value * std.numpy() + shift.numpy()
 
-    return by_torch if forward is None else by_numpy
+    return by_numpy
 
 
 class Actor(Protocol):

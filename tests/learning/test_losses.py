@@ -75,11 +75,9 @@ def test_clipped_surrogate_golden() -> None:
     torch.testing.assert_close(
         new.grad, torch.tensor(EXPECTED["dloss_dlogp"], dtype=f64), atol=1e-8, rtol=1e-6
     )
+    ones = [rows.rows(torch.tensor([i])) for i in range(8)]
     per_sample = [
-        number(
-            ClippedSurrogate()(evaluation(new[i : i + 1]), batch(*(x[i : i + 1] for x in rows[3:5])), CLIP)[0]
-        )
-        for i in range(8)
+        number(ClippedSurrogate()(evaluation(new[i : i + 1]), one, CLIP)[0]) for i, one in enumerate(ones)
     ]
     assert per_sample == pytest.approx(EXPECTED["policy_loss_per_sample"], abs=1e-8)
     unreached, _ = ClippedSurrogate(dual_clip=INPUTS["dual_clip"])(evaluation(new), rows, CLIP)
