@@ -144,7 +144,7 @@ class Collector:
         self.games: EpisodeTally | None = (
             None  # where an episode may end for the learner while the game goes on
         )
-        self.some_idle = False
+        self.some_idle = True  # for all we know: somebody else may have played with these envs before
         self.steps_now = 0  # real env steps of the collect under way, for an interrupted one
 
     def collect_steps(self, steps: int) -> tuple[Rollout, Episodes]:
@@ -159,6 +159,7 @@ class Collector:
     ) -> tuple[Rollout, Episodes] | None:
         """`episodes` whole episodes in each env. None if `max_steps` env steps did not suffice (nothing may be learned
         from the part that did finish: it holds the short episodes)."""
+        self.some_idle = True  # whatever state the envs were given meanwhile
         self._begin()
         left = np.full(self.env.num_envs, episodes)
         t = 0
@@ -179,7 +180,7 @@ class Collector:
     def _begin(self) -> None:
         if self.some_idle:
             self.env.set_idle(np.zeros(self.env.num_envs, bool))
-            self.some_idle = False
+        self.some_idle = False
         self.actor.refresh()
         self.storage.start()
         self.steps_now = 0
