@@ -303,6 +303,11 @@ def true_values(
     window = values[: (steps + 1) * n].reshape(steps + 1, n)
     if len(final_inputs) == 0:
         return window[:-1], window[1:]
-    next_value = window[1:].clone() if isinstance(window, Tensor) else window[1:].copy()
-    next_value[final_index] = values[(steps + 1) * n :]
+    finals = values[(steps + 1) * n :]
+    if isinstance(window, Tensor):
+        next_value = window[1:].clone()
+        next_value[tuple(torch.as_tensor(i, device=window.device) for i in final_index)] = finals
+    else:
+        next_value = window[1:].copy()
+        next_value[final_index] = finals
     return window[:-1], next_value
