@@ -108,7 +108,7 @@ def test_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
     two, other = runner_of(overrides, tmp_path)
     for part in ("policy", "update", "collector", "progress"):
         getattr(two, part).load_state_dict(state[part])
-    for key, schedule in two._schedules().items():
+    for key, schedule in two._schedules.items():
         schedule.load_state_dict(state["schedules"][key])
     for runner in (one, two):
         runner._iterate()
