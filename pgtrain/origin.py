@@ -73,7 +73,7 @@ class Resumed(Beginning):
             state = with_new_streams(state, runner, seeds)
         try:
             runner.load_state_dict(state)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, ValueError, RuntimeError) as error:
             first = str(error).splitlines()[-1].strip() if str(error) else type(error).__name__
             raise UserError(
                 f"the checkpoint does not fit env={cfg.env.id} and the settings of the run as they are now "

@@ -343,7 +343,7 @@ class Runner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from there; see `Collector.load_state_dict` for envs that cannot.
 
-        Raises: KeyError, TypeError, ValueError, RuntimeError for the state of a runner with other parts.
+        Raises: KeyError, ValueError, RuntimeError for the state of a runner with other parts.
         """
         self.policy.load_state_dict(state["policy"])
         self.update.load_state_dict(state["update"])

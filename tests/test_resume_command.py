@@ -261,6 +261,13 @@ def test_a_run_goes_on_on_another_backend(run: Path) -> None:
     assert back.summary["steps"] == 960 and "env.backend=native: these envs cannot go on" in log(run)
 
 
+def test_what_is_measured_of_the_gradient_may_change(run: Path) -> None:
+    pgtrain.resume(run, "monitor.gradient=full", "monitor.gradient_every=1", total_steps=640)
+    assert "gradient/snr" not in entries(run)[9] and "gradient/snr" in entries(run)[10]
+    assert pgtrain.resume(run, "monitor=default", total_steps=960).summary["steps"] == 960
+    assert "gradient/snr" not in entries(run)[-1]
+
+
 def test_a_run_given_up_for_skipped_updates_gets_another_chance(run: Path) -> None:
     state = checkpoint.load(run)[0]["runner"]
     state["progress"] |= {"skipped_in_a_row": 10, "steps": 160}
