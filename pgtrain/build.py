@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pgtrain import device
+from pgtrain.build_collector import make_collector
 from pgtrain.build_distribution import features_of, make_distribution, refuse_unused_actions
 from pgtrain.build_observations import (
     calibrate,
@@ -43,7 +44,6 @@ from pgtrain.policies.distributions import Distribution
 from pgtrain.policies.masks import Masked
 from pgtrain.policies.normalizer import RewardScaler, RewardSign, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
-from pgtrain.rollout import Collector
 from pgtrain.runner import Plan, Runner
 
 STREAMS = ("network", "env", "action", "minibatch", "evaluation")
@@ -171,7 +171,7 @@ def make_runner(
         notices += collector.env.notices
     else:
         actor = make_actor(policy, env.num_envs, seeds["action"])
-        collector = Collector(env, policy, actor, seeds["env"], cfg.horizon or 512)
+        collector = make_collector(cfg, env, policy, actor, seeds["env"], notices)
         estimator = make_estimator(cfg, policy, flat)
         update = make_update(cfg, policy, flat, seeds["minibatch"], estimator, ranks)
     reward_scaler = make_reward_scaler(cfg, env, where)

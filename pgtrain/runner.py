@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pgtrain.callbacks import Callback
+from pgtrain.device_rollout import DeviceCollector
 from pgtrain.distributed import Ranks
 from pgtrain.episodes import Episodes, join
 from pgtrain.interrupt import Interrupt, Interrupted
@@ -80,7 +81,7 @@ class Runner:
 
     plan: Plan
     policy: ActorCritic
-    collector: Collector | WindowCollector
+    collector: Collector | DeviceCollector | WindowCollector
     reward_scaler: RewardScaler | RewardSign | None
     estimator: Estimator | TDLambda | WindowReturn
     update: Update | NaturalUpdate | PathwiseUpdate

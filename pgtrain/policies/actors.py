@@ -178,11 +178,16 @@ class TorchActor:
 
     @torch.no_grad()
     def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
-        d = self.policy.distribution
-        inputs, head = self._look(self.prepare(obs))
+        action, params, inputs = self.decide(self.prepare(obs), greedy)
+        return self.policy.distribution.to_env(action.cpu().numpy()), action, params, inputs
+
+    @torch.no_grad()
+    def decide(self, prepared: Tensor, greedy: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Prepared observations [N, D] → own action [N, …], params [N, P], inputs; nothing of it leaves the device."""
+        inputs, head = self._look(prepared)
         params = self.policy.params(head)
-        action = d.mode(params) if greedy else self.exploration(params, head)
-        return d.to_env(action.cpu().numpy()), action, params, inputs
+        action = self.policy.distribution.mode(params) if greedy else self.exploration(params, head)
+        return action, params, inputs
 
     @torch.no_grad()
     def prepare(self, obs: np.ndarray) -> Tensor:
