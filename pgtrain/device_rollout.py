@@ -83,9 +83,14 @@ class DeviceCollector:
         self.env, self.policy, self.actor, self.to_env = env, policy, actor, to_env
         self.device = env.device
         self.storage = _Storage(env, policy, rows)
-        self.episodes = EpisodeTally(env.num_envs)
-        self.obs = env.reset(env_seeds(seed, 1, before)[0])  # the start states are those of the host's env
+        self.before = before
+        self.restart(seed)
         self.steps_now = 0  # real env steps of the collect under way, for an interrupted one
+
+    def restart(self, seed: int) -> None:
+        """New episodes in all envs; the start states are those of the host's env."""
+        self.episodes = EpisodeTally(self.env.num_envs)
+        self.obs = self.env.reset(env_seeds(seed, 1, self.before)[0])
 
     def collect_steps(self, steps: int) -> tuple[Rollout, Episodes]:
         """A window of `steps` rows in each env."""

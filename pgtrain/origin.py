@@ -14,6 +14,7 @@ from pgtrain import build, checkpoint
 from pgtrain.callbacks import Checkpointer
 from pgtrain.config import convert, schema
 from pgtrain.envs.vector import VectorEnv
+from pgtrain.learning.window import WindowCollector
 from pgtrain.monitor import record
 from pgtrain.monitor.sinks.jsonl import cut_after
 from pgtrain.rollout import Collector
@@ -62,7 +63,8 @@ class Resumed(Beginning):
         """Called on each rank, all of which go on from what rank 0 saved."""
         ranks, steps, notices = runner.ranks, self.step, list(self.notices)
         now, then = next(runner.policy.parameters()).device.type, self.state["device"]
-        if now != then and not isinstance(runner.collector, Collector):
+        on_host = isinstance(runner.collector, Collector) and "episodes" in self.state["collector"]
+        if now != then and not on_host:  # tasks in torch, whose randomness is the device's
             raise UserError(f"the run computed its envs on {then}, where it has to go on; give device={then}")
         named = build.streams(cfg.seed, ranks.rank)
         seeds = {
@@ -121,7 +123,7 @@ def with_new_streams(state: dict[str, Any], runner: Runner, seeds: dict[str, int
 
     For another rank than the one that saved it, and for another device, whose generators differ.
     """
-    assert isinstance(runner.collector, Collector)
+    assert not isinstance(runner.collector, WindowCollector)
     actor = {k: x for k, x in state["collector"]["actor"].items() if k not in ("numpy", "torch")}
     if "numpy" in runner.collector.actor.state_dict():
         actor["numpy"] = np.random.default_rng(seeds["action"]).bit_generator.state

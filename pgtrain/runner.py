@@ -364,7 +364,7 @@ class Runner:
 
     def restart_episodes(self, seed: int) -> None:
         """For host envs whose state is lost: what belongs to an episode under way begins anew."""
-        assert isinstance(self.collector, Collector)
+        assert not isinstance(self.collector, WindowCollector)
         self.collector.restart(seed)
         if isinstance(self.reward_scaler, RewardScaler):
             self.reward_scaler.accumulator.zero_()

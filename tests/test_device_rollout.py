@@ -156,6 +156,15 @@ def test_a_step_asks_the_device_for_nothing(env_id: str) -> None:
     assert questions.asked
 
 
+def test_new_episodes_are_those_of_a_new_collector() -> None:
+    fresh, _ = both("pgtrain/Pendulum-v0")
+    used, _ = both("pgtrain/Pendulum-v0")
+    used.collect_steps(3)
+    assert not torch.equal(used.obs, fresh.obs) and used.episodes.partial_length.sum() > 0
+    used.restart(11)
+    assert torch.equal(used.obs, fresh.obs) and used.episodes.partial_length.sum() == 0
+
+
 def test_it_goes_on_from_its_state() -> None:
     one, _ = both("pgtrain/Pendulum-v0", normalizer=True)
     one.collect_steps(5)

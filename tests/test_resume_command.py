@@ -296,14 +296,13 @@ def test_on_another_device_random_numbers_begin_anew(tmp_path: Path, algo: str) 
     assert len(update["minibatch_rng"]) == len(minibatches)
 
 
-def test_windows_of_a_differentiable_env_stay_on_their_device(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [["algo=shac"], ["num_envs=1025", "horizon=1", "total_steps=1025"]])
+def test_a_task_in_torch_stays_on_its_device(tmp_path: Path, given: list[str]) -> None:
     run = tmp_path / "run"
-    train(run, "algo=shac", "env=pgtrain/Pendulum-v0")
+    train(run, "env=pgtrain/Pendulum-v0", *given)
     rewrite(run, runner=checkpoint.load(run)[0]["runner"] | {"device": "cuda"})
-    with pytest.raises(
-        UserError, match="the run computed its envs on cuda, where it has to go on; give device=cuda"
-    ):
-        pgtrain.resume(run, total_steps=640)
+    with pytest.raises(UserError, match="computed its envs on cuda, where it has to go on; give device=cuda"):
+        pgtrain.resume(run, total_steps=6400)
 
 
 # ------------------------------------------------------------------------------------------------ refused

@@ -47,6 +47,8 @@ RUNS: dict[str, list[str]] = {
                   "policy.distribution.sample_freq=4", "update/kl_guard=skip", "optim/lr=plateau"],
     "ppo, memory": ["algo=ppo", *POLE, *WINDOW, "policy/memory=gru", "policy.memory.size=4",
                     "update.minibatch_size=50", "env.max_episode_steps=30"],
+    "ppo, envs beside the policy": ["algo=ppo", *TORCH, "num_envs=1025", "horizon=2", "total_steps=8200",
+                                    "update.minibatch_size=1025", "update.epochs=2"],
     "ppo_kl": ["algo=ppo_kl", *PENDULUM, *WINDOW, "update.minibatch_size=32", "policy/distribution=beta"],
     "npg": ["algo=npg", *TORCH, *WINDOW],
     "trpo": ["algo=trpo", *POLE, *WINDOW, "entropy=linear"],
@@ -117,6 +119,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     resumed = pgtrain.resume(tmp_path / "parts")
     one, two = state_of(tmp_path / "whole"), state_of(tmp_path / "parts")
     assert differences(one, two) == []
+    assert ("partial_return" in one["collector"]) == (
+        name in ("shac", "bptt", "alpha_order", "ppo, envs beside the policy")
+    )
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
     timed = ("wall_seconds", "cpu_seconds", "steps_per_second", "run_dir")
     for key in whole.summary.keys() - set(timed):
