@@ -27,6 +27,7 @@ from pgtrain.config import checks, convert, memory_checks, schema, update_checks
 from pgtrain.config.notices import lonely_episode
 from pgtrain.distributed import Ranks
 from pgtrain.envs.differentiable import registration
+from pgtrain.envs.differentiable.probe import refuse_choices
 from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning import advantages, over_ranks
@@ -231,7 +232,7 @@ def remembers(cfg: schema.Config) -> bool:
 def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> None:
     """Settings that this env leaves without effect are refused, not ignored; so is an env that an update cannot use."""
     if isinstance(cfg.update, schema.WindowUpdateConfig):
-        registration.load(cfg.env.id)
+        refuse_choices(registration.load(cfg.env.id), cfg.env.id)
     refuse_unused_actions(cfg, overrides, env)
     refuse_unused_of_observations(cfg, overrides, env)
     if update_checks.learning_rate_unused(cfg):

@@ -10,18 +10,20 @@ import torch
 from torch import Tensor
 
 from pgtrain.policies.beta import Beta
-from pgtrain.policies.distributions import DiagonalGaussian
+from pgtrain.policies.distributions import Categorical, DiagonalGaussian
 from pgtrain.policies.squashed import action_map
 
 
 def device_actions(
     distribution: Any, device: torch.device, dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor] | None:
-    """`distribution.to_env` in torch: u [..., A] → the env's action [..., A], always within the box.
+    """`distribution.to_env` in torch: u [..., A] → the env's action [..., A], always within the box; or choices [...].
 
     A component that is not finite becomes the box's middle. None for a distribution that has no such map here.
     """
     d = distribution
+    if isinstance(d, Categorical) and d.action_shape == ():
+        return lambda choice: choice
     if not isinstance(d, DiagonalGaussian | Beta):
         return None
 
