@@ -36,5 +36,6 @@ class Checkpointer:
         self.save(runner)
 
     def save(self, runner: Runner) -> None:
-        checkpoint.save(self.run_dir, {"config": self.config, "runner": runner.state_dict()}, self.keep)
+        with runner.interrupt.held():  # a second signal must not leave the run without its last state
+            checkpoint.save(self.run_dir, {"config": self.config, "runner": runner.state_dict()}, self.keep)
         self.saved_at = runner.progress.steps
