@@ -2,9 +2,9 @@
 
     python benchmarks/gpu.py [--device cuda] [--envs 4096,65536] [--iterations 6] [--horizon 16]
 
-PPO on the batched cart-pole and on the pendulum in torch: the networks on the device, the envs in this process, so that
-each step of all envs carries actions to the host and observations back. SHAC on the pendulum: envs, window and update
-all on the device. One update epoch of PPO is 4 minibatches.
+PPO on cart-pole and pendulum in torch, SHAC on the pendulum: envs, rollout and update all on the device. For comparison
+PPO on the batched cart-pole in NumPy, where each step of all envs carries actions to the host and observations back.
+One update epoch of PPO is 4 minibatches.
 
 The bound: 6 FLOPs per parameter, row and pass (2 forward, 4 backward), at the rate that a product of two square
 matrices reaches on this device in float32. `--device cpu --envs 64 --iterations 2` tries the script anywhere.
@@ -46,7 +46,8 @@ class Task:
 
 TASKS = [
     Task("PPO, CartPole-v1 (envs on the host)", "ppo", "CartPole-v1", EPOCHS),
-    Task("PPO, pgtrain/Pendulum-v0 (envs on the host)", "ppo", "pgtrain/Pendulum-v0", EPOCHS),
+    Task("PPO, pgtrain/CartPole-v0 (envs on the device)", "ppo", "pgtrain/CartPole-v0", EPOCHS),
+    Task("PPO, pgtrain/Pendulum-v0 (envs on the device)", "ppo", "pgtrain/Pendulum-v0", EPOCHS),
     Task("SHAC, pgtrain/Pendulum-v0 (envs on the device)", "shac", "pgtrain/Pendulum-v0", None),
 ]
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pgtrain import device
+from pgtrain.build_collector import make_collector
 from pgtrain.build_distribution import features_of, make_distribution, refuse_unused_actions
 from pgtrain.build_observations import (
     calibrate,
@@ -26,6 +27,7 @@ from pgtrain.config import checks, convert, memory_checks, schema, update_checks
 from pgtrain.config.notices import lonely_episode
 from pgtrain.distributed import Ranks
 from pgtrain.envs.differentiable import registration
+from pgtrain.envs.differentiable.probe import refuse_choices
 from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning import advantages, over_ranks
@@ -43,7 +45,6 @@ from pgtrain.policies.distributions import Distribution
 from pgtrain.policies.masks import Masked
 from pgtrain.policies.normalizer import RewardScaler, RewardSign, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
-from pgtrain.rollout import Collector
 from pgtrain.runner import Plan, Runner
 
 STREAMS = ("network", "env", "action", "minibatch", "evaluation")
@@ -178,7 +179,7 @@ def make_runner(
         notices += collector.env.notices
     else:
         actor = make_actor(policy, env.num_envs, seeds["action"])
-        collector = Collector(env, policy, actor, seeds["env"], cfg.horizon or 512)
+        collector = make_collector(cfg, env, policy, actor, seeds["env"], notices)
         estimator = make_estimator(cfg, policy, flat)
         update = make_update(cfg, policy, flat, seeds["minibatch"], estimator, ranks)
     reward_scaler = make_reward_scaler(cfg, env, where)
@@ -238,7 +239,7 @@ def remembers(cfg: schema.Config) -> bool:
 def refuse_unused(cfg: schema.Config, overrides: list[str], env: VectorEnv) -> None:
     """Settings that this env leaves without effect are refused, not ignored; so is an env that an update cannot use."""
     if isinstance(cfg.update, schema.WindowUpdateConfig):
-        registration.load(cfg.env.id)
+        refuse_choices(registration.load(cfg.env.id), cfg.env.id)
     refuse_unused_actions(cfg, overrides, env)
     refuse_unused_of_observations(cfg, overrides, env)
     if update_checks.learning_rate_unused(cfg):

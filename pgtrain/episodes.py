@@ -29,7 +29,6 @@ def join(parts: Sequence[Episodes]) -> Episodes:
 
 
 NO_EPISODES = Episodes(np.zeros(0), np.zeros(0, np.int64))
-_Counted = tuple[Episodes, np.ndarray]  # and each row's episode_step [T, N]
 
 
 class EpisodeTally:
@@ -45,26 +44,34 @@ class EpisodeTally:
         return other
 
     def count(
-        self, reward: np.ndarray, valid: np.ndarray, done: np.ndarray
-    ) -> tuple[Episodes, np.ndarray, np.ndarray]:
-        """Returns and lengths of the episodes that end in the window, and each row's episode_start and episode_step.
+        self, reward: np.ndarray, valid: np.ndarray | None, done: np.ndarray
+    ) -> tuple[Episodes, np.ndarray]:
+        """Returns and lengths of the episodes that end in the window, and each row's episode_step [T, N].
 
-        All [T, N]. A NaN reward spoils its own episode's return and no other.
+        All [T, N]; `valid` None: each row is a transition. A NaN reward spoils its own episode's return and no other.
         """
-        reward = np.where(valid, reward, 0.0)
-        length = valid.astype(np.int64)
-        count = self._segments if np.count_nonzero(done) else self._continue
-        episodes, step = count(reward, length, done)
-        return episodes, (step == 0) & valid, step
+        if valid is not None:
+            reward = np.where(valid, reward, 0.0)
+        if not np.count_nonzero(done):
+            return NO_EPISODES, self._continue(reward, valid)
+        length = np.ones(reward.shape, np.int64) if valid is None else valid.astype(np.int64)
+        return self._segments(reward, length, done)
 
-    def _continue(self, reward: np.ndarray, length: np.ndarray, done: np.ndarray) -> _Counted:
+    def _continue(self, reward: np.ndarray, valid: np.ndarray | None) -> np.ndarray:
         """Where no episode ends: short windows, mostly."""
-        before = np.add.accumulate(length) - length + self.partial_length
+        steps = len(reward)
+        if valid is None:
+            before, length = np.arange(steps)[:, None] + self.partial_length, steps
+        else:
+            before = np.add.accumulate(valid, dtype=np.int64) - valid + self.partial_length
+            length = np.add.reduce(valid, dtype=np.int64)
         self.partial_return = self.partial_return + np.add.reduce(reward)
-        self.partial_length = before[-1] + length[-1]
-        return NO_EPISODES, before
+        self.partial_length = self.partial_length + length
+        return before
 
-    def _segments(self, reward: np.ndarray, length: np.ndarray, done: np.ndarray) -> _Counted:
+    def _segments(
+        self, reward: np.ndarray, length: np.ndarray, done: np.ndarray
+    ) -> tuple[Episodes, np.ndarray]:
         """One segmented sum over the whole window (columns laid end to end) instead of bookkeeping in every step."""
         steps, n = reward.shape
         ends = done.T.copy()  # [N, T]

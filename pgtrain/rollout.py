@@ -12,20 +12,27 @@ Two ways to collect:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pgtrain.columns import Columns, to_device
 from pgtrain.episodes import Episodes, EpisodeTally
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import Actor, make_value
 from pgtrain.types import HostEnv, Step
 
 
-class Rollout(NamedTuple):
-    """One iteration's experience, valid until the next collect (buffers are reused); on the policy's device."""
+class Rollout(Columns):
+    """One iteration's experience, valid until the next collect (buffers are reused); tensors on the policy's device.
+
+    On a CPU most fields are kept as NumPy arrays, and `log_prob` is worked out when somebody reads it (see `Columns`).
+    """
+
+    optional = frozenset({"advantage", "value_target"})
 
     obs: Tensor  # [T, N, D] as the env gave it
     inputs: (
@@ -48,16 +55,13 @@ class Rollout(NamedTuple):
     last_inputs: Tensor  # [N, D] standardised observations after the window's last step
     num_steps: int  # real env steps: rows of weight 1
     whole_episodes: bool
-    advantage: Tensor | None = None  # [T, N]
-    value_target: Tensor | None = None  # [T, N]
+    advantage: Tensor | None  # [T, N], once it is estimated
+    value_target: Tensor | None  # [T, N], likewise
 
     @property
     def done(self) -> Tensor:
         """[T, N] bool: the episode ended at this step, one way or the other."""
         return self.terminated | self.truncated
-
-    def replace(self, **changes: Any) -> Rollout:
-        return self._replace(**changes)
 
 
 class _Storage:
@@ -75,6 +79,7 @@ class _Storage:
     def __init__(self, env: HostEnv, actor: Actor, policy: ActorCritic, rows: int) -> None:
         self.env, self.actor, self.policy = env, actor, policy
         self.rows = 0
+        self.all_valid = True
         self._allocate(rows)
 
     def _allocate(self, rows: int) -> None:
@@ -96,7 +101,9 @@ class _Storage:
         self.rows = rows
 
     def start(self) -> None:
-        self.valid.fill(True)
+        if not self.all_valid:
+            self.valid.fill(True)
+        self.all_valid = True  # so far each row is a transition
         self.final_t: list[np.ndarray] = []
         self.final_n: list[np.ndarray] = []
         self.final_obs: list[np.ndarray] = []
@@ -114,7 +121,7 @@ class _Storage:
         self.terminated[t] = step.terminated
         self.truncated[t] = step.truncated
         if step.valid is not None:
-            self.valid[t] = step.valid
+            self.valid[t], self.all_valid = step.valid, False
         if step.goes_on is not None:
             self.goes_on.append((t, step.goes_on))
         if step.final_obs is not None:
@@ -130,15 +137,14 @@ class Collector:
     def __init__(self, env: HostEnv, policy: ActorCritic, actor: Actor, seed: int, rows: int = 256) -> None:
         self.env, self.policy, self.actor = env, policy, actor
         self.device = next(policy.parameters()).device
-        self._tensor = _placer(self.device)
-        self.none = torch.zeros(0, dtype=torch.int64, device=self.device)
         self.storage = _Storage(env, actor, policy, rows)
-        self.value = make_value(policy)
+        self.value = make_value(policy) if policy.has_critic else None
         self.obs = env.reset(seed)
         self.episodes = EpisodeTally(env.num_envs)
         self.games: EpisodeTally | None = (
             None  # where an episode may end for the learner while the game goes on
         )
+        self.some_idle = True  # for all we know: somebody else may have played with these envs before
         self.steps_now = 0  # real env steps of the collect under way, for an interrupted one
 
     def collect_steps(self, steps: int) -> tuple[Rollout, Episodes]:
@@ -153,6 +159,7 @@ class Collector:
     ) -> tuple[Rollout, Episodes] | None:
         """`episodes` whole episodes in each env. None if `max_steps` env steps did not suffice (nothing may be learned
         from the part that did finish: it holds the short episodes)."""
+        self.some_idle = True  # whatever state the envs were given meanwhile
         self._begin()
         left = np.full(self.env.num_envs, episodes)
         t = 0
@@ -165,12 +172,15 @@ class Collector:
                 if idle.all():
                     break
                 self.env.set_idle(idle)
+                self.some_idle = True
             if max_steps is not None and self.steps_now >= max_steps:
                 return None
         return self._finish(t, whole_episodes=True)
 
     def _begin(self) -> None:
-        self.env.set_idle(np.zeros(self.env.num_envs, bool))
+        if self.some_idle:
+            self.env.set_idle(np.zeros(self.env.num_envs, bool))
+        self.some_idle = False
         self.actor.refresh()
         self.storage.start()
         self.steps_now = 0
@@ -185,62 +195,64 @@ class Collector:
         self.steps_now += self.env.num_envs if step.valid is None else int(step.valid.sum())
         return step
 
-    @torch.no_grad()
     def _finish(self, steps: int, whole_episodes: bool) -> tuple[Rollout, Episodes]:
-        """Everything that needs no env (log-probabilities, values, episode statistics) for the whole window at once."""
-        s, policy = self.storage, self.policy
+        """Everything that needs no env (values, episode statistics) for the whole window at once."""
+        s = self.storage
         reward, valid = s.reward[:steps], s.valid[:steps]
         terminated, truncated = s.terminated[:steps], s.truncated[:steps]
         if s.goes_on and self.games is None:
             self.games = self.episodes.copy()  # up to now the two were the same
         done = terminated | truncated
-        episodes, start, step_index = self.episodes.count(reward, valid, done)
+        transitions = None if s.all_valid else valid
+        episodes, step_index = self.episodes.count(reward, transitions, done)
         if self.games is not None:
             for t, goes_on in s.goes_on:
                 done[t] &= ~goes_on
-            episodes = self.games.count(reward, valid, done)[0]
-        action, params = self._tensor(s.action[:steps]), self._tensor(s.params[:steps])
-        inputs = self._tensor(s.inputs[:steps])
-        last_inputs = self.actor.recall(policy.prepare(self._tensor(self.obs)))
+            episodes = self.games.count(reward, transitions, done)[0]
+        action, params, inputs = s.action[:steps], s.params[:steps], s.inputs[:steps]
+        last_inputs = self.actor.recall(self.actor.prepare(self.obs))
         final_inputs, final_index = self._finals(inputs, last_inputs)
         value = next_value = None
-        if policy.has_critic:
+        if self.value is not None:
             value, next_value = true_values(self.value, inputs, last_inputs, final_inputs, final_index)
         rollout = Rollout(
-            obs=self._tensor(s.obs[:steps]),
+            device=self.device,
+            obs=s.obs[:steps],
             inputs=inputs,
             action=action,
             params=params,
-            log_prob=policy.distribution.log_prob(params, action),
-            reward=self._tensor(reward.astype(np.float32)),
-            raw_reward=self._tensor(reward),
-            terminated=self._tensor(terminated),
-            truncated=self._tensor(truncated),
-            weight=self._tensor(valid.astype(np.float32)),
-            episode_start=self._tensor(start),
-            episode_step=self._tensor(step_index),
+            log_prob=partial(_log_prob, self.policy, params, action),
+            reward=reward.astype(np.float32),
+            raw_reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            weight=valid.astype(np.float32),
+            episode_start=lambda: (step_index == 0) & valid,
+            episode_step=step_index,
             value=value,
             next_value=next_value,
             final_inputs=final_inputs,
-            final_index=final_index,
+            final_index=partial(_tensors, final_index, self.device),
             last_inputs=last_inputs,
             num_steps=int(np.count_nonzero(valid)),
             whole_episodes=whole_episodes,
         )
         return rollout, episodes
 
-    def _finals(self, inputs: Tensor, last_inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def _finals(self, inputs: Any, last_inputs: Any) -> tuple[Any, tuple[np.ndarray, np.ndarray]]:
         """The observations that episodes ended with, and (t, n) of each; with the memory after the episode's last step,
         which the row that follows has stored (and does not use, as an episode starts there)."""
         s = self.storage
         if not s.final_obs:
-            return inputs[0, :0], (self.none, self.none)
-        t, n = self._tensor(np.concatenate(s.final_t)), self._tensor(np.concatenate(s.final_n))
-        prepared = self.policy.prepare(self._tensor(np.concatenate(s.final_obs)))
+            return inputs[0, :0], (NOWHERE, NOWHERE)
+        t, n = np.concatenate(s.final_t), np.concatenate(s.final_n)
+        prepared = self.actor.prepare(np.concatenate(s.final_obs))
         if not self.policy.memory_dim:
             return prepared, (t, n)
         memory = inputs.shape[-1] - self.policy.memory_dim
-        after = torch.cat([inputs[1:, :, memory:], last_inputs[None, :, memory:]])[t, n]
+        after = torch.cat([inputs[1:, :, memory:], last_inputs[None, :, memory:]])[
+            _tensors((t, n), self.device)
+        ]
         after[:, :1] = 0  # no episode starts at its own end
         return torch.cat([prepared, after], -1), (t, n)
 
@@ -251,19 +263,18 @@ class Collector:
         self.actor.load_state_dict(state["actor"])
 
 
-def _placer(device: torch.device) -> Callable[[Any], Tensor]:
-    """Brings an array of the env's or the actor's to `device`; on a CPU as a view of the same memory."""
+NOWHERE = np.zeros(0, np.int64)
 
-    def view(array: Any) -> Tensor:
-        return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
 
-    def send(array: Any) -> Tensor:
-        tensor = view(array)
-        if device.type == "mps" and tensor.dtype == torch.float64:
-            tensor = tensor.float()  # Apple GPUs have no float64
-        return tensor.to(device)
+def _tensors(index: tuple[np.ndarray, np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
+    return to_device(index[0], device), to_device(index[1], device)
 
-    return view if device.type == "cpu" else send
+
+@torch.no_grad()
+def _log_prob(policy: ActorCritic, params: Any, action: Any) -> Tensor:
+    """log π(a) [T, N] of arrays or tensors [T, N, …]."""
+    params, action = (torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in (params, action))
+    return policy.distribution.log_prob(params, action)
 
 
 @torch.no_grad()
@@ -275,22 +286,28 @@ def revalue(policy: ActorCritic, rollout: Rollout) -> Rollout:
 
 
 def true_values(
-    value_of: Callable[[Tensor], Tensor],
-    inputs: Tensor,
-    last_inputs: Tensor,
-    final_inputs: Tensor,
-    final_index: tuple[Tensor, Tensor],
-) -> tuple[Tensor, Tensor]:
-    """V(o_t) and V of each step's true successor, both [T, N], from one batched forward pass.
+    value_of: Callable[[Any], Any],
+    inputs: Any,
+    last_inputs: Any,
+    final_inputs: Any,
+    final_index: tuple[Any, Any],
+) -> tuple[Any, Any]:
+    """V(o_t) and V of each step's true successor, both [T, N], from one batched forward pass. Arrays or tensors.
 
     next_value[t] = V(final observation) where the episode ended at t, V(o_{t+1}) otherwise (o_T after the last step).
     The value after a termination is given too; estimators give it weight 0.
     """
     steps, n, width = inputs.shape
-    values = value_of(torch.cat([inputs.view(-1, width), last_inputs, final_inputs]))
-    window = values[: (steps + 1) * n].view(steps + 1, n)
+    parts = [inputs.reshape(-1, width), last_inputs, final_inputs]
+    values = value_of(torch.cat(parts) if isinstance(inputs, Tensor) else np.concatenate(parts))
+    window = values[: (steps + 1) * n].reshape(steps + 1, n)
     if len(final_inputs) == 0:
         return window[:-1], window[1:]
-    next_value = window[1:].clone()
-    next_value[final_index] = values[(steps + 1) * n :]
+    finals = values[(steps + 1) * n :]
+    if isinstance(window, Tensor):
+        next_value = window[1:].clone()
+        next_value[tuple(torch.as_tensor(i, device=window.device) for i in final_index)] = finals
+    else:
+        next_value = window[1:].copy()
+        next_value[final_index] = finals
     return window[:-1], next_value

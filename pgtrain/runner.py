@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pgtrain.callbacks import Callback
+from pgtrain.device_rollout import DeviceCollector
 from pgtrain.distributed import Ranks
 from pgtrain.episodes import Episodes, join
 from pgtrain.interrupt import Interrupt, Interrupted
@@ -78,7 +80,7 @@ class Runner:
 
     plan: Plan
     policy: ActorCritic
-    collector: Collector | WindowCollector
+    collector: Collector | DeviceCollector | WindowCollector
     reward_scaler: RewardScaler | RewardSign | None
     estimator: Estimator | TDLambda | WindowReturn
     update: Update | NaturalUpdate | PathwiseUpdate
@@ -202,15 +204,19 @@ class Runner:
 
     def _adapt(self, rollout: Rollout, batch: Batch, learned: bool) -> None:
         """What moves between iterations only: acting and the update of one iteration use the same statistics."""
-        self.policy.observe(rollout.obs, rollout.weight)
+        policy = self.policy
+        if policy.normalizer is not None:
+            policy.observe(rollout.obs, rollout.weight)
         if learned:  # else not a bit of the parameters may change
-            self.policy.constrain()
-            self.policy.observe_targets(batch.value_target, batch.weight)
+            policy.constrain()
+            if policy.value_moments is not None:
+                policy.observe_targets(batch.value_target, batch.weight)
 
     def _coefficients(self, rollout: Rollout) -> Coefficients:
         progress = self.progress.steps / self.plan.total_steps
-        return Coefficients(**{name: schedule(progress) for name, schedule in self._schedules().items()})
+        return Coefficients(**{name: schedule(progress) for name, schedule in self._schedules.items()})
 
+    @cached_property
     def _schedules(self) -> dict[str, Schedule]:
         """By the name of the coefficient; those that the update has."""
         return {name: x for name in Coefficients._fields if (x := getattr(self, name)) is not None}
@@ -233,7 +239,7 @@ class Runner:
         self._unrecorded.append(episodes)
 
     def _show_schedules(self, episodes: Episodes, result: UpdateResult) -> None:
-        adaptive = [schedule for schedule in self._schedules().values() if schedule.adapts]
+        adaptive = [schedule for schedule in self._schedules.values() if schedule.adapts]
         if not adaptive:
             return
         recent = self.progress.recent_returns
@@ -321,7 +327,7 @@ class Runner:
         return {
             "policy": self.policy.state_dict(),
             "update": self.update.state_dict(),
-            "schedules": {name: schedule.state_dict() for name, schedule in self._schedules().items()},
+            "schedules": {name: schedule.state_dict() for name, schedule in self._schedules.items()},
             "estimator": getattr(self.estimator, "state_dict", dict)(),  # most hold nothing
             "health": self.health.state_dict(),
             "collector": self.collector.state_dict(),

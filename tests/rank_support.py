@@ -76,8 +76,9 @@ class Recording:
         return self._kept(self.collector.collect_episodes(*args, **kwargs))
 
     def _kept(self, collected: tuple[Rollout, Episodes]) -> Any:
-        copies: list[Any] = [x.clone() if isinstance(x, Tensor) else x for x in collected[0]]
-        self.rollouts.append(Rollout(*copies))
+        found = collected[0].as_dict()
+        copies = {name: x.clone() if isinstance(x, Tensor) else x for name, x in found.items()}
+        self.rollouts.append(Rollout(**copies))
         return collected
 
 
@@ -115,7 +116,8 @@ def split(rollout: Rollout, columns: slice) -> Rollout:
 
     t, n = rollout.final_index
     mine = (n >= columns.start) & (n < columns.stop)
-    names = Rollout._fields[: Rollout._fields.index("final_inputs")]
+    names = list(Rollout.__annotations__)
+    names = names[: names.index("final_inputs")]
     by_row: dict[str, Any] = {name: part(getattr(rollout, name)) for name in names}
     return Rollout(
         **by_row,

@@ -123,7 +123,7 @@ def test_the_update_sees_the_policy_that_acted(mode: str, length: int | None, sp
         assert new.value is not None
         torch.testing.assert_close(new.value[real], batch.value[real], **TIGHT)
         assert float(measure_kl(policy, batch)) < 1e-9
-        shuffled = batch._replace(inputs=batch.inputs.flip(1))
+        shuffled = batch.replace(inputs=batch.inputs.flip(1))
         assert float(measure_kl(policy, shuffled)) > 1e-4  # such a mistake would show
 
 
@@ -144,7 +144,7 @@ def test_sequences_hold_every_transition_once(mode: str, whole: bool, length: in
     assert batch.parts == batch.weight.shape[1]
     assert len(batch.weight) == min(length or 10**6, len(rollout.weight))
     order, expected = torch.argsort(batch.advantage[real]), torch.argsort(flat.advantage)
-    for name in Batch._fields[:-1]:
+    for name in Batch.COLUMNS:
         got, given = getattr(batch, name)[real][order], getattr(flat, name)[expected]
         torch.testing.assert_close(got, given, rtol=0, atol=0)
     assert batch.episodes == flat.episodes
@@ -181,7 +181,7 @@ def test_a_nan_in_a_row_that_is_no_transition_reaches_no_gradient() -> None:
 def test_minibatches_are_whole_sequences(size: int | None, columns: int) -> None:
     """12 steps in 4 envs; size in steps. Each column once an epoch, in a new order each time."""
     batch = sequences(estimated(collector(ScriptedEnv(FINITE), make_recurrent())), None)
-    batch = batch._replace(value=torch.arange(48.0).view(12, 4), episodes=8.0)
+    batch = batch.replace(value=torch.arange(48.0).view(12, 4), episodes=8.0)
     nothing: Any = None
     update = Update(
         nothing, nothing, nothing, torch.Generator().manual_seed(0), minibatch_size=size, guards=()

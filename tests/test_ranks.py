@@ -118,8 +118,8 @@ def test_two_ranks_are_one_with_the_double_batch(tmp_path: Path, overrides: list
         assert torch.equal(half, other)
         torch.testing.assert_close(half, whole, rtol=1e-6, atol=1e-9)
     assert first.progress == second.progress == one.progress
-    for name, schedule in one._schedules().items():
-        assert first._schedules()[name].state_dict() == pytest.approx(schedule.state_dict(), rel=1e-5)
+    for name, schedule in one._schedules.items():
+        assert first._schedules[name].state_dict() == pytest.approx(schedule.state_dict(), rel=1e-5)
     for row, expected in zip(told.rows, log.rows, strict=True):
         assert row.keys() == expected.keys()
         for tag in row:
@@ -183,12 +183,12 @@ class Kept:
 
     def epoch(self, batch: Batch, parts: Any, coefficients: Coefficients, learning_rate: Any) -> Tally:
         self.batch = batch
-        return Tally((), torch.zeros(1, 0), torch.ones(1, dtype=torch.bool))
+        return Tally((), lambda: torch.zeros(1, 0), torch.ones(1, dtype=torch.bool))
 
 
 def normalized(ranks: Ranks, advantage: torch.Tensor, parts: Any = None) -> torch.Tensor:
     zeros = torch.zeros_like(advantage)
-    batch = Batch(zeros, zeros, zeros, zeros, advantage, zeros, zeros, zeros + 1, zeros + 1, 0.0)
+    batch = Batch(advantage=advantage, weight=zeros + 1)
     NormalizedOverRanks(kept := Kept(), ranks).epoch(batch, parts, Coefficients(1e-3, 0.0), 1e-3)
     return kept.batch.advantage
 

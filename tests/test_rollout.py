@@ -193,6 +193,17 @@ def test_idle_rows_do_not_touch_the_env() -> None:
     assert (rollout.weight == 1).all() and rollout.obs[0].tolist() == [[0, 1, 0], [1, 1, 0]]
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_second_collector_of_the_same_envs_finds_none_idle(whole: bool) -> None:
+    """Whole episodes end with idle envs, and with nothing written down of it that the next collector could see."""
+    env, policy = make_vector_env("CartPole-v1", 4), make_policy(4)
+    assert collector(env, policy).collect_episodes(1) is not None
+    second = collector(env, policy)
+    found = second.collect_episodes(1) if whole else second.collect_steps(3)
+    assert found is not None
+    assert bool((found[0].weight[0] == 1).all())
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_bad_reward_spoils_only_its_own_episode(value: float) -> None:
     class Bad(ScriptedEnv):

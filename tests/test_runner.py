@@ -417,7 +417,7 @@ def test_metrics_of_sequences_are_of_real_rows() -> None:
     r = r.replace(advantage=torch.from_numpy(advantage), value_target=torch.from_numpy(target))
     batch = sequences(r, None, 2)
     assert batch.weight.shape[0] == 2 and (batch.weight == 0).any()
-    batch = batch._replace(log_prob=torch.where(batch.weight > 0, batch.log_prob, 1e3))
+    batch = batch.replace(log_prob=torch.where(batch.weight > 0, batch.log_prob, 1e3))
     used = weight > 0
     a, v, y = advantage[used], value[used], target[used]
     got = experience_metrics(batch, critic=True) | policy_metrics(policy, batch)

@@ -122,7 +122,7 @@ class Experiment:
             raise UserError(f"the episodes of {env.env_id} do not end: set env.max_episode_steps")
         rollout = found[0]
         copied = {
-            k: v.clone() for k, v in rollout._asdict().items() if isinstance(v, Tensor)
+            k: v.clone() for k, v in rollout.as_dict().items() if isinstance(v, Tensor)
         }  # buffers are reused
         return ended(rollout.replace(**copied))
 

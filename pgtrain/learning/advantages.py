@@ -6,12 +6,14 @@ Each is a small callable with plain arguments; the maths lives in `returns.py` a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pgtrain.learning import baselines, returns
+from pgtrain.learning.host import scan
 from pgtrain.rollout import Rollout
 
 
@@ -108,10 +110,10 @@ class GAE:
     needs_critic = True
 
     def __call__(self, rollout: Rollout) -> Rollout:
-        value, next_value = _values(rollout)
-        advantage = returns.gae(
-            rollout.reward, value, next_value, rollout.terminated, rollout.truncated, self.gamma, self.lam
-        )
+        fields = rollout.alike("reward", "value", "next_value", "terminated", "truncated")
+        value = fields[1]
+        gae: Any = scan.gae if isinstance(value, np.ndarray) else returns.gae
+        advantage = gae(*fields, self.gamma, self.lam)
         return rollout.replace(advantage=advantage, value_target=advantage + value)
 
 

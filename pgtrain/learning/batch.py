@@ -6,11 +6,15 @@ of a sequence, n sequences. For a policy with memory a batch holds sequences, [L
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pgtrain.columns import Columns
 from pgtrain.rollout import Rollout
 
 
@@ -23,8 +27,20 @@ class Coefficients(NamedTuple):
     value_clip: float = 0.2  # ε of the clipped value losses, in units of the standardised value
 
 
-class Batch(NamedTuple):
+class Batch(Columns):
     """Rows of a rollout, flattened, only real transitions (weight 1); or whole sequences of rows, side by side."""
+
+    COLUMNS = (
+        "inputs",
+        "action",
+        "params",
+        "log_prob",
+        "advantage",
+        "value_target",
+        "value",
+        "weight",
+        "discount",
+    )
 
     inputs: Tensor  # [B, D]
     action: Tensor  # [B, …]
@@ -40,23 +56,31 @@ class Batch(NamedTuple):
     @property
     def parts(self) -> int:
         """What may go into different minibatches: rows, or sequences."""
-        return self.weight.shape[-1]
+        return self.raw("weight").shape[-1]
 
     def rows(self, index: Tensor) -> Batch:
         """The rows, or sequences, of that index."""
-        axis, share = self.weight.dim() - 1, len(index) / self.parts
-        picked = (x.index_select(axis, index) for x in self[:-1])  # pyright: ignore[reportAttributeAccessIssue]
-        return Batch(*picked, self.episodes * share)  # pyright: ignore[reportCallIssue]
+        axis, share = self.raw("weight").ndim - 1, len(index) / self.parts
+        return self.map(lambda x: x.index_select(axis, index), episodes=self.episodes * share)
+
+    def map(self, change: Callable[[Tensor], Tensor], **others: Any) -> Batch:
+        """Each column changed, when somebody reads it; `others` take the place of what it would be."""
+        changed = {name: lambda name=name: change(getattr(self, name)) for name in self.COLUMNS}
+        return self.replace(**{**changed, **others})
 
 
 def flatten(rollout: Rollout, gamma: float | None) -> Batch:
     """The rollout's transitions as one batch; `gamma` gives the rows their γᵗ (None: 1, the usual practice)."""
-    batch = _in_place(rollout, gamma)
-    flat = Batch(*(x.flatten(0, 1) for x in batch[:-1]), batch.episodes)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
-    if rollout.num_steps == len(flat.weight):
-        return flat
-    index = flat.weight.nonzero().squeeze(-1)  # idle envs and reset rows are no transitions
-    return Batch(*(x[index] for x in flat[:-1]), flat.episodes)  # pyright: ignore[reportCallIssue]
+    weight = rollout.raw("weight")
+    if rollout.num_steps == math.prod(weight.shape):
+        return _batch(rollout, gamma, _flat)
+    index = torch.as_tensor(weight).reshape(-1).nonzero().squeeze(-1)  # idle envs, reset rows: no transitions
+    return _batch(rollout, gamma, lambda x: _flat(x)[index])
+
+
+def _flat(x: Any) -> Any:
+    """[T, N, …] → [T·N, …], an array or a tensor."""
+    return x.reshape(-1, *x.shape[2:])
 
 
 def sequences(rollout: Rollout, gamma: float | None, length: int | None = None) -> Batch:
@@ -65,34 +89,48 @@ def sequences(rollout: Rollout, gamma: float | None, length: int | None = None) 
     A piece starts from the state that its first row was collected with. Rows that are no transition stay, at weight 0
     and with inputs of 0; pieces of nothing else are left out. A last piece that is too short is filled up at weight 0.
     """
-    batch = _in_place(rollout, gamma)
+    batch = _batch(rollout, gamma, _in_place)
     real = (batch.weight > 0)[..., None]
-    batch = batch._replace(
-        inputs=torch.where(real, batch.inputs, 0.0)
-    )  # a NaN there would reach the gradient
+    batch = batch.replace(inputs=torch.where(real, batch.inputs, 0.0))  # a NaN would reach the gradient
     if length is not None and length < len(batch.weight):
         batch = _cut(batch, length)
     if rollout.num_steps == rollout.weight.numel():
         return batch
     index = (batch.weight > 0).any(0).nonzero().squeeze(-1)
-    return batch.rows(index)._replace(episodes=batch.episodes)
+    return batch.rows(index).replace(episodes=batch.episodes)
 
 
-def _in_place(rollout: Rollout, gamma: float | None) -> Batch:
-    """All rows as they lie in the rollout, [T, N, …]."""
-    assert rollout.advantage is not None and rollout.value_target is not None
-    weight = rollout.weight
+def _in_place(x: Any) -> Any:
+    return x
+
+
+def _batch(rollout: Rollout, gamma: float | None, pick: Callable[[Any], Any]) -> Batch:
+    """`pick` takes the rows of a column of the rollout [T, N, …], an array or a tensor, when somebody reads it."""
+    raw = rollout.raw
+
+    def ones() -> Any:
+        weight = raw("weight")
+        return np.ones_like(weight) if isinstance(weight, np.ndarray) else torch.ones_like(weight)
+
+    def value() -> Any:
+        found = raw("value")
+        return 0 * ones() if found is None else found
+
+    def discount() -> Any:
+        return ones() if gamma is None else gamma ** rollout.episode_step.to(rollout.weight.dtype)
+
     return Batch(
-        rollout.inputs,
-        rollout.action,
-        rollout.params,
-        rollout.log_prob,
-        rollout.advantage,
-        rollout.value_target,
-        torch.zeros_like(weight) if rollout.value is None else rollout.value,
-        weight,
-        torch.ones_like(weight) if gamma is None else gamma ** rollout.episode_step.to(weight.dtype),
-        float(rollout.done.sum()) if rollout.whole_episodes else 0.0,
+        device=rollout.device,
+        inputs=lambda: pick(raw("inputs")),
+        action=lambda: pick(raw("action")),
+        params=lambda: pick(raw("params")),
+        log_prob=lambda: pick(raw("log_prob")),
+        advantage=lambda: pick(raw("advantage")),
+        value_target=lambda: pick(raw("value_target")),
+        value=lambda: pick(value()),
+        weight=lambda: pick(raw("weight")),
+        discount=lambda: pick(discount()),
+        episodes=float(rollout.done.sum()) if rollout.whole_episodes else 0.0,
     )
 
 
@@ -104,6 +142,5 @@ def _cut(batch: Batch, length: int) -> Batch:
         filled = torch.cat([x, filling.expand(missing, *x.shape[1:])])
         return filled.unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2)
 
-    cut = (pieces(x, x[-1:]) for x in batch[:-1])  # pyright: ignore[reportIndexIssue, reportArgumentType]
     weight = pieces(batch.weight, torch.zeros_like(batch.weight[-1:]))
-    return Batch(*cut, batch.episodes)._replace(weight=weight)  # pyright: ignore[reportCallIssue]
+    return batch.map(lambda x: pieces(x, x[-1:]), weight=weight)

@@ -73,7 +73,7 @@ class ActorLoss:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         advantage = normalize(batch.advantage, batch.weight) if self.normalize else batch.advantage
         actor, stats = self.policy_loss(
-            new, batch._replace(advantage=advantage * batch.discount), coefficients
+            new, batch.replace(advantage=advantage * batch.discount), coefficients
         )
         entropy = objectives.entropy_bonus(new.entropy, batch.weight)
         return actor - coefficients.entropy_coef * entropy, stats | {

@@ -20,7 +20,7 @@ from pgtrain.learning.batch import Batch, Coefficients
 from pgtrain.learning.gradients import ActorLoss
 from pgtrain.learning.kl_guard import mean_kl
 from pgtrain.learning.statistics import weighted_mean
-from pgtrain.learning.updates import Reestimate, Update, UpdateResult
+from pgtrain.learning.updates import Reestimate, Update, UpdateResult, joined
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.parameters import FlatParameters
 from pgtrain.types import UserError
@@ -229,11 +229,11 @@ class NaturalUpdate:
     ) -> UpdateResult:
         actor = self._actor_step(batch, coefficients)
         if self.critic is None:
-            nothing = torch.full((), torch.nan, device=actor.ok.device)
+            nothing = torch.full((), torch.nan, device=batch.device)
             told = {"schedule/learning_rate": nothing}  # it has no use
             return UpdateResult(lambda: actor.stats | told, actor.ok)
         critic = self.critic(batch, coefficients, reestimate)
-        return UpdateResult(lambda: critic.stats | actor.stats, torch.cat([actor.ok, critic.ok]))
+        return UpdateResult(lambda: critic.stats | actor.stats, joined([actor.ok, critic.ok]))
 
     def _actor_step(self, batch: Batch, coefficients: Coefficients) -> UpdateResult:
         assert self.model is not None

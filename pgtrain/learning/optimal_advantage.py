@@ -95,7 +95,7 @@ class ParameterGradient:
     mean_over: str = "steps"
 
     def __call__(self, batch: Batch, coefficients: Coefficients) -> dict[str, Tensor]:
-        stats = self.rest(batch._replace(advantage=torch.zeros_like(batch.advantage)), coefficients)
+        stats = self.rest(batch.replace(advantage=torch.zeros_like(batch.advantage)), coefficients)
         found = self.estimator.gradient.to(self.rest.flat.grad.dtype)
         if self.mean_over == "steps":
             found = found * (self.estimator.episodes / batch.weight.sum())

@@ -83,7 +83,7 @@ class NormalizedOverRanks:
         coefficients: Coefficients,
         learning_rate: float | Tensor,
     ) -> Tally:
-        batch = batch._replace(advantage=self._normalized(batch.advantage, parts))
+        batch = batch.replace(advantage=self._normalized(batch.advantage, parts))
         return self.pipeline.epoch(batch, parts, coefficients, learning_rate)
 
     def _normalized(self, advantage: Tensor, parts: Sequence[Tensor] | None) -> Tensor:
@@ -170,7 +170,7 @@ def share_episodes(to_batch: ToBatch, ranks: Ranks) -> ToBatch:
             return batch
         rows = float(batch.weight.sum())
         episodes, total = ranks.sum_(torch.tensor([batch.episodes, rows], dtype=torch.float64)).tolist()
-        return batch._replace(episodes=episodes * rows / total)
+        return batch.replace(episodes=episodes * rows / total)
 
     return make
 
@@ -229,4 +229,4 @@ def learned_over_ranks(ranks: Ranks, batch: Batch) -> Batch:
     names = ("advantage", "value", "value_target", "weight")
     everyone = ranks.gather(torch.stack([getattr(batch, name) for name in names]).numpy())
     columns = torch.from_numpy(np.concatenate(everyone, 1))
-    return batch._replace(**dict(zip(names, columns, strict=True)))
+    return batch.replace(**dict(zip(names, columns, strict=True)))

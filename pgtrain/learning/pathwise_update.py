@@ -13,7 +13,7 @@ from pgtrain.learning import pathwise, statistics
 from pgtrain.learning.batch import Coefficients, flatten
 from pgtrain.learning.optimizers import Optimizer
 from pgtrain.learning.pathwise_gradients import CRITIC, ActorGradient
-from pgtrain.learning.updates import Reestimate, Update, UpdateResult
+from pgtrain.learning.updates import Reestimate, Update, UpdateResult, joined
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.networks import numpy_forward
 from pgtrain.policies.parameters import FlatParameters
@@ -135,7 +135,7 @@ class PathwiseUpdate:
         if self.critic is not None:
             rate = coefficients.learning_rate * self.critic_lr_ratio
             result = self.critic(flatten(rollout, None), coefficients._replace(learning_rate=rate))
-            made = torch.cat([made, result.ok])
+            made = joined([made, result.ok])
         if self.target is not None:
             self.target.follow()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from pgtrain.learning.kl_guard import Guard, Measure
 from pgtrain.learning.optimizers import Optimizer
 from pgtrain.policies.parameters import FlatParameters
 
+Flags = Tensor | np.ndarray
 Reestimate = Callable[[], Batch]  # the same rows with today's values, advantages and value targets
 
 
@@ -32,7 +34,7 @@ class UpdateResult:
     shown."""
 
     tell: Callable[[], dict[str, Tensor]]
-    ok: Tensor  # [minibatches] bool, False where the update was skipped
+    ok: Flags  # [minibatches] bool, False where the update was skipped
 
     @cached_property
     def stats(self) -> dict[str, Tensor]:
@@ -60,8 +62,17 @@ class Tally(NamedTuple):
     """What an epoch of M minibatches tells."""
 
     names: tuple[str, ...]
-    table: Tensor  # [M, len(names)]
-    ok: Tensor  # [M] bool, False where the update was skipped
+    table: Callable[[], Tensor]  # [M, len(names)], made when somebody asks for it
+    ok: Flags  # [M] bool, False where the update was skipped
+
+
+def joined(parts: Sequence[Flags]) -> Flags:
+    """One after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(x, np.ndarray) for x in parts):
+        return np.concatenate(parts)
+    return torch.cat([torch.as_tensor(x) for x in parts])
 
 
 class Pipeline(Protocol):
@@ -97,7 +108,7 @@ class TorchPipeline:
         batches = [batch] if parts is None else (batch.rows(part) for part in parts)
         stats = [self._step(one, coefficients, learning_rate) for one in batches]
         ok = torch.stack([s.pop("ok") for s in stats])
-        return Tally(tuple(stats[0]), torch.stack([torch.stack(list(s.values())) for s in stats]), ok)
+        return Tally(tuple(stats[0]), lambda: torch.stack([torch.stack(list(s.values())) for s in stats]), ok)
 
     def _step(
         self, batch: Batch, coefficients: Coefficients, learning_rate: float | Tensor
@@ -150,7 +161,7 @@ class Update:
         epoch = 0
         for epoch in range(1, self.epochs + 1):
             if epoch > 1 and reestimate is not None:
-                batch = reestimate()._replace(value=batch.value)
+                batch = reestimate().replace(value=batch.value)
             rate = self._rate(coefficients)
             tallies.append(self.pipeline.epoch(batch, self._parts(batch), coefficients, rate))
             kl = self._measurement(batch)
@@ -162,13 +173,14 @@ class Update:
         told: dict[str, Any] = {"update/epochs": epoch, "schedule/learning_rate": self._rate(coefficients)}
         for guard in self.guards:
             told |= guard.finish(kl)
-        ok = torch.cat([tally.ok for tally in tallies])
+        ok = joined([tally.ok for tally in tallies])
 
         def tell() -> dict[str, Tensor]:
-            table = torch.cat([tally.table for tally in tallies])
-            means = torch.where(ok[:, None], table, 0.0).sum(0) / ok.sum()  # NaN if no update was made
+            table = torch.cat([tally.table() for tally in tallies])
+            made = torch.as_tensor(ok)
+            means = torch.where(made[:, None], table, 0.0).sum(0) / made.sum()  # NaN if no update was made
             stats = dict(zip(tallies[0].names, means.unbind(), strict=True))
-            return stats | {k: torch.as_tensor(v, device=ok.device) for k, v in told.items()}
+            return stats | {k: torch.as_tensor(v, device=made.device) for k, v in told.items()}
 
         return UpdateResult(tell, ok)
 
@@ -206,7 +218,10 @@ class Update:
     def _parts(self, batch: Batch) -> list[Tensor] | None:
         if self.minibatch_size is None:
             return None
-        parts, rows = batch.parts, batch.weight.numel() // batch.parts  # rows of each: 1, or a whole sequence
+        parts, rows = (
+            batch.parts,
+            math.prod(batch.raw("weight").shape) // batch.parts,
+        )  # rows of each: 1, or a whole sequence
         size = max(1, self.minibatch_size // rows)
         number = self.ranks.minibatches(parts, size)
-        return None if number == 1 else shuffled(parts, number, batch.weight.device, self.generator)
+        return None if number == 1 else shuffled(parts, number, batch.device, self.generator)

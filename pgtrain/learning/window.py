@@ -170,6 +170,7 @@ class WindowCollector:
         host = [x.detach().cpu().numpy() for x in (reward.double(), done, weight)]
         episodes, episode_step = self._episodes(*host)
         rollout = Rollout(
+            device=self.device,
             obs=obs,
             inputs=inputs,
             action=action,

@@ -142,11 +142,10 @@ class ActorCritic(nn.Module):
         shift, std = self.value_scale()
         return (value - shift) / std
 
-    @torch.no_grad()
     def constrain(self) -> None:
         """Puts log σ back to its limits: beyond them the clamp in `params` has no gradient that could bring it back."""
         if self.log_std is not None:
-            self.log_std.clamp_(self.log_std_min, self.log_std_max)
+            self.log_std.data.clamp_(self.log_std_min, self.log_std_max)
 
     @torch.no_grad()
     def observe_targets(self, target: Tensor, weight: Tensor | None = None) -> None:

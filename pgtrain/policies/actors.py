@@ -32,16 +32,25 @@ def make_actor(policy: ActorCritic, num_envs: int, seed: int) -> Actor:
     return TorchActor(policy, seed)
 
 
-def make_value(policy: ActorCritic) -> Callable[[Tensor], Tensor]:
-    """inputs [..., D] → V in the reward's units, without a graph; by NumPy on a CPU, where the network allows."""
+def make_value(policy: ActorCritic) -> Callable[[Any], Any]:
+    """inputs [R, D] → V [R] in the reward's units, without a graph; arrays or tensors in, whichever is quicker out."""
     forward = policy.network.critic_numpy() if next(policy.parameters()).device.type == "cpu" else None
     if forward is None:
-        return policy.value
 
-    def value(inputs: Tensor) -> Tensor:
-        return policy.in_reward_units(torch.from_numpy(forward(inputs.numpy())).squeeze(-1))
+        @torch.no_grad()
+        def by_torch(inputs: Any) -> Tensor:
+            return policy.value(torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs)
 
-    return value
+        return by_torch
+
+    def by_numpy(inputs: Any) -> np.ndarray:
+        value = forward(inputs if isinstance(inputs, np.ndarray) else inputs.numpy())[..., 0]
+        if policy.value_moments is None:
+            return value
+        shift, std = policy.value_scale()
+        return value * std.numpy() + shift.numpy()
+
+    return by_numpy
 
 
 class Actor(Protocol):
@@ -59,7 +68,11 @@ class Actor(Protocol):
         """Told of what came of its action."""
         ...
 
-    def recall(self, prepared: Tensor) -> Tensor:
+    def prepare(self, obs: np.ndarray) -> Any:
+        """Raw observations [R, D] → standardised ones, of its own kind."""
+        ...
+
+    def recall(self, prepared: Any) -> Any:
         """The inputs that prepared observations [N, D] make now: with what is remembered behind them."""
         ...
 
@@ -109,9 +122,9 @@ class NumpyActor:
             self.spread = policy.distribution.spread_numpy(clamped)
         self.exploration.restart()
 
-    def _prepare(self, obs: np.ndarray) -> np.ndarray:
+    def prepare(self, obs: np.ndarray) -> np.ndarray:
         if self.standardizer is None:
-            return obs.astype(np.float32)
+            return obs.astype(np.float32, copy=False)
         shift, scale, limit = self.standardizer
         x = obs - shift  # float64: exact also where the observations lie far from 0
         x *= scale
@@ -120,7 +133,7 @@ class NumpyActor:
     def act(
         self, obs: np.ndarray, greedy: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        inputs = self._prepare(obs)
+        inputs = self.prepare(obs)
         head = self.forward(inputs)
         d = self.distribution
         own = head[..., : d.head_dim]
@@ -133,7 +146,7 @@ class NumpyActor:
     def follow(self, step: Step) -> None:
         pass
 
-    def recall(self, prepared: Tensor) -> Tensor:
+    def recall(self, prepared: np.ndarray) -> np.ndarray:
         return prepared
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
@@ -165,11 +178,20 @@ class TorchActor:
 
     @torch.no_grad()
     def act(self, obs: np.ndarray, greedy: bool = False) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
-        d = self.policy.distribution
-        inputs, head = self._look(self.policy.prepare(torch.from_numpy(obs).to(self.device)))
+        action, params, inputs = self.decide(self.prepare(obs), greedy)
+        return self.policy.distribution.to_env(action.cpu().numpy()), action, params, inputs
+
+    @torch.no_grad()
+    def decide(self, prepared: Tensor, greedy: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Prepared observations [N, D] → own action [N, …], params [N, P], inputs; nothing of it leaves the device."""
+        inputs, head = self._look(prepared)
         params = self.policy.params(head)
-        action = d.mode(params) if greedy else self.exploration(params, head)
-        return d.to_env(action.cpu().numpy()), action, params, inputs
+        action = self.policy.distribution.mode(params) if greedy else self.exploration(params, head)
+        return action, params, inputs
+
+    @torch.no_grad()
+    def prepare(self, obs: np.ndarray) -> Tensor:
+        return self.policy.prepare(torch.from_numpy(obs).to(self.device))
 
     def _look(self, prepared: Tensor) -> tuple[Tensor, Tensor]:
         """Prepared observations [N, D] → inputs, the actor network's output."""

@@ -108,7 +108,7 @@ def test_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
     two, other = runner_of(overrides, tmp_path)
     for part in ("policy", "update", "collector", "progress"):
         getattr(two, part).load_state_dict(state[part])
-    for key, schedule in two._schedules().items():
+    for key, schedule in two._schedules.items():
         schedule.load_state_dict(state["schedules"][key])
     for runner in (one, two):
         runner._iterate()
@@ -236,7 +236,7 @@ def test_whole_episodes_need_a_limit(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- the same physics
 
 
-@pytest.mark.parametrize("env", ["Pendulum", "CartPoleSwingUp", "Acrobot", "Quadrotor", "LQR"])
+@pytest.mark.parametrize("env", ["Pendulum", "CartPole", "CartPoleSwingUp", "Acrobot", "Quadrotor", "LQR"])
 def test_ppo_trains_on_the_same_physics(env: str, tmp_path: Path) -> None:
     overrides = ["algo=ppo", f"env=pgtrain/{env}-v0", *SMALL, "horizon=16"]
     result = training.train(compose(overrides).config, tmp_path, overrides)

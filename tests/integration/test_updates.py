@@ -227,7 +227,7 @@ def test_a_runs_state_is_saved_and_read_back(tmp_path: Path, name: str, env: str
     }
     assert parts[name] <= moved, (parts[name] - moved, moved)
     fresh.update.load_state_dict(saved["update"])
-    for key, schedule in fresh._schedules().items():
+    for key, schedule in fresh._schedules.items():
         schedule.load_state_dict(saved["schedules"][key])
     again = fresh.state_dict()
     for part in ("update", "schedules"):

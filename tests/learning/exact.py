@@ -71,8 +71,8 @@ def outcomes(
     inputs = torch.eye(len(network.theta), dtype=f64)[state]
     new = policy.evaluate(inputs, action)
     zero, one = torch.zeros_like(weight), torch.ones_like(weight)
-    rows = Batch(inputs, action, new.params, new.log_prob, advantage, zero, zero, weight, one, 0.0)
-    return rows._replace(**given)
+    columns = (inputs, action, new.params, new.log_prob, advantage, zero, zero, weight, one)
+    return Batch(**dict(zip(Batch.COLUMNS, columns, strict=True)), episodes=0.0).replace(**given)
 
 
 def bandit(policy: ActorCritic, rewards: Tensor) -> Batch:

@@ -173,7 +173,7 @@ def test_softmax_bandit_golden() -> None:
     policy = softmax_policy(tensor([inputs["theta"]]))
     batch = bandit(policy, tensor(inputs["rewards"]))
     assert gradient(policy, batch, PolicyGradient()).tolist() == pytest.approx(expected["grad"], abs=1e-8)
-    zero = batch._replace(advantage=torch.zeros_like(batch.advantage))
+    zero = batch.replace(advantage=torch.zeros_like(batch.advantage))
     assert gradient(policy, zero, PolicyGradient(), 1.0).tolist() == pytest.approx(
         expected["entropy_grad"], abs=1e-8
     )

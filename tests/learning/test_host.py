@@ -83,14 +83,12 @@ def moved(
     old = torch.zeros(rows) if value is None else value + noise[0] * (7 if popart else 1)
     target = old + noise[1] * (7 if popart else 1)
     discount = 0.9 ** torch.arange(rows)
-    return policy, Batch(
-        inputs, action, params, log_prob, noise[2], target, old, torch.ones(rows), discount, 4.0
-    )
+    columns = (inputs, action, params, log_prob, noise[2], target, old, torch.ones(rows), discount)
+    return policy, Batch(**dict(zip(Batch.COLUMNS, columns, strict=True)), episodes=4.0)
 
 
 def in_dtype(policy: ActorCritic, batch: Batch, dtype: torch.dtype) -> tuple[ActorCritic, Batch]:
-    fields = [x.to(dtype) if x.is_floating_point() else x for x in batch[:-1]]
-    return policy.to(dtype), Batch(*fields, batch.episodes)  # pyright: ignore[reportCallIssue]
+    return policy.to(dtype), batch.map(lambda x: x.to(dtype) if x.is_floating_point() else x)
 
 
 def both_gradients(source: Backprop | CriticBackprop, batch: Batch, c: Coefficients = COEFFICIENTS) -> Any:
@@ -196,7 +194,7 @@ def test_rows_of_weight_0_do_not_matter_whatever_they_hold() -> None:
         _, _, got, told = both_gradients(backprop(policy, loss, normalize=True), batch)
         assert torch.isfinite(got).all() and np.isfinite(told["loss"])
     kept = torch.arange(30) % 4 > 0
-    fewer = Batch(*(x[kept] for x in batch[:-1]), batch.episodes)  # pyright: ignore[reportCallIssue]
+    fewer = batch.map(lambda x: x[kept])
     for loss in POLICY_LOSSES:
         source = backprop(policy, loss, normalize=True)
         _, _, got, _ = both_gradients(source, batch)

@@ -172,7 +172,7 @@ def test_skip_puts_everything_back_bit_for_bit(rule: str, factor: float) -> None
 def test_a_kl_that_is_no_number_is_too_large(guard: Any) -> None:
     _, batch, update = setting(guards=[guard])
     before = update.flat.snapshot()
-    result = update(batch._replace(params=batch.params * torch.nan), Coefficients(0.01, 0.0))
+    result = update(batch.replace(params=batch.params * torch.nan), Coefficients(0.01, 0.0))
     assert float(result.stats["update/kl_guard"]) == 1 and float(result.stats["update/epochs"]) == 1
     assert torch.equal(update.flat.data, before) == isinstance(guard, Skip)
 

@@ -47,8 +47,8 @@ def batch(old: Tensor, advantage: Tensor, weight: Tensor | None = None, **given:
     n = len(old)
     weight = torch.ones(n, dtype=f64) if weight is None else weight
     zero = torch.zeros(n, dtype=f64)
-    rows = Batch(zero[:, None], zero.long(), zero[:, None], old, advantage, zero, zero, weight, weight, 4.0)
-    return rows._replace(**given)
+    columns = (zero[:, None], zero.long(), zero[:, None], old, advantage, zero, zero, weight, weight)
+    return Batch(**dict(zip(Batch.COLUMNS, columns, strict=True)), episodes=4.0).replace(**given)
 
 
 def evaluation(log_prob: Tensor, params: Tensor | None = None) -> Evaluation:
@@ -75,11 +75,9 @@ def test_clipped_surrogate_golden() -> None:
     torch.testing.assert_close(
         new.grad, torch.tensor(EXPECTED["dloss_dlogp"], dtype=f64), atol=1e-8, rtol=1e-6
     )
+    ones = [rows.rows(torch.tensor([i])) for i in range(8)]
     per_sample = [
-        number(
-            ClippedSurrogate()(evaluation(new[i : i + 1]), batch(*(x[i : i + 1] for x in rows[3:5])), CLIP)[0]
-        )
-        for i in range(8)
+        number(ClippedSurrogate()(evaluation(new[i : i + 1]), one, CLIP)[0]) for i, one in enumerate(ones)
     ]
     assert per_sample == pytest.approx(EXPECTED["policy_loss_per_sample"], abs=1e-8)
     unreached, _ = ClippedSurrogate(dual_clip=INPUTS["dual_clip"])(evaluation(new), rows, CLIP)
@@ -157,7 +155,7 @@ def test_left_out_rows_reach_neither_loss_nor_gradient(name: str, junk: float) -
     spoilt[2] = junk
     spoilt.requires_grad_()
     advantage = torch.where(keep, rows.advantage, junk)
-    loss, stats = LOSSES[name]()(evaluation(spoilt), rows._replace(advantage=advantage, weight=weight), CLIP)
+    loss, stats = LOSSES[name]()(evaluation(spoilt), rows.replace(advantage=advantage, weight=weight), CLIP)
     (found,) = torch.autograd.grad(loss, spoilt)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(found, gradient)
@@ -179,7 +177,7 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
     new, rows = main_case()
     for loss_of in (PolicyGradient(), Surrogate(), ClippedSurrogate()):
         with pytest.raises(ValueError, match="shapes differ"):
-            loss_of(evaluation(new), rows._replace(advantage=rows.advantage[:, None]), CLIP)
+            loss_of(evaluation(new), rows.replace(advantage=rows.advantage[:, None]), CLIP)
     v = array("values_new")
     for value_loss in (SquaredError(), ClippedError(), HuberError()):
         with pytest.raises(ValueError, match="shapes differ"):
@@ -303,7 +301,7 @@ def test_values_are_standardised_before_they_are_clipped_or_cut() -> None:
     shift, std = policy.value_scale()
     assert number(shift) == pytest.approx(100.0) and number(std) == pytest.approx(20.0, rel=0.01)
     value, old, target = (torch.randn(15) * 30 + 100 for _ in range(3))
-    rows = rows._replace(value=old, value_target=target)
+    rows = rows.replace(value=old, value_target=target)
     for loss in (SquaredError(), ClippedError(), ClippedError("clip_only"), HuberError(0.5)):
         found, shown = CriticLoss(policy, loss)(value, rows, CLIP)
         expected = loss(*((x - shift) / std for x in (value, old, target)), rows.weight, CLIP)

@@ -65,10 +65,10 @@ def setting(space: str = "discrete", dtype: torch.dtype = torch.float32, **optio
     batch = flatten(experience(policy), None)
     if dtype == f64:
         policy = policy.double()
-        batch = Batch(*(x.double() if x.is_floating_point() else x for x in batch[:-1]), batch.episodes)
+        batch = batch.map(lambda x: x.double() if x.is_floating_point() else x)
         with torch.no_grad():
             new = policy.evaluate(batch.inputs, batch.action)
-        batch = batch._replace(params=new.params, log_prob=new.log_prob)
+        batch = batch.replace(params=new.params, log_prob=new.log_prob)
     return policy, batch
 
 
@@ -313,7 +313,7 @@ def test_no_advantage_no_step(space: str, rule: Any) -> None:
         policy, batch = setting(space)
         u = update(policy, rule, normalize=normalize, critic_epochs=1)
         before = u.flat.snapshot()
-        result = u(batch._replace(advantage=torch.full_like(batch.advantage, advantage)), NOTHING)
+        result = u(batch.replace(advantage=torch.full_like(batch.advantage, advantage)), NOTHING)
         assert result.ok.all() and torch.equal(u.flat.data[: u.size], before[: u.size])
         assert float(result.stats["gradient/norm"]) == 0 and "update/line_search_failed" not in result.stats
         assert torch.isfinite(u.flat.data).all()
@@ -339,7 +339,7 @@ def test_trpo_does_not_care_for_the_scale_of_the_advantages(space: str, scale: f
     for factor in (1.0, scale):
         policy, batch = setting(space)
         u = update(policy)
-        u(batch._replace(advantage=factor * batch.advantage), NOTHING)
+        u(batch.replace(advantage=factor * batch.advantage), NOTHING)
         found.append(u.flat.data.clone())
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 

@@ -152,7 +152,7 @@ def test_the_value_clip_is_a_coefficient() -> None:
     policy = make_policy()
     batch = flatten(experience(policy), None)
     with torch.no_grad():
-        batch = batch._replace(value=policy.value(batch.inputs) + 1.0)
+        batch = batch.replace(value=policy.value(batch.inputs) + 1.0)
     update = pipeline(policy, ClippedSurrogate(), value_loss=ClippedError("clip_only"))
     part = update.flat.slices["network.critic.0.weight"]
     for value_clip, learns in ((0.9, False), (1.1, True)):
@@ -186,7 +186,7 @@ def test_revalued_rollout_is_the_rollout_of_the_critic_of_today() -> None:
 def test_epochs_after_the_first_use_the_estimates_made_anew() -> None:
     policy = make_policy()
     batch = flatten(experience(policy), None)
-    batch = batch._replace(value=torch.full_like(batch.value, 3.0))
+    batch = batch.replace(value=torch.full_like(batch.value, 3.0))
     seen: list[Batch] = []
 
     class Source:
@@ -200,7 +200,7 @@ def test_epochs_after_the_first_use_the_estimates_made_anew() -> None:
 
     def anew() -> Batch:
         k = float(next(made))
-        return batch._replace(
+        return batch.replace(
             **{name: torch.full_like(batch.value, k) for name in ("advantage", "value", "value_target")}
         )
 
@@ -259,13 +259,13 @@ def test_nothing_becomes_nan(name: str, space: str, case: str) -> None:
     a = good.advantage
     one = torch.ones_like(a)
     batch = {
-        "zero": good._replace(advantage=0 * a, value_target=0 * a),
-        "constant": good._replace(advantage=7.3 * one, value_target=7.3 * one),
-        "huge": good._replace(advantage=1e8 * a, value_target=1e8 * one),
+        "zero": good.replace(advantage=0 * a, value_target=0 * a),
+        "constant": good.replace(advantage=7.3 * one, value_target=7.3 * one),
+        "huge": good.replace(advantage=1e8 * a, value_target=1e8 * one),
         "one sample": good.rows(torch.tensor([2])),
         "two samples": good.rows(torch.tensor([2, 7])),
-        "nan": good._replace(advantage=torch.where(a > a.median(), a, torch.nan)),
-        "minus infinity": good._replace(advantage=-torch.inf * one, value_target=-torch.inf * one),
+        "nan": good.replace(advantage=torch.where(a > a.median(), a, torch.nan)),
+        "minus infinity": good.replace(advantage=-torch.inf * one, value_target=-torch.inf * one),
         "identical rows": good.rows(torch.tensor([3] * 12)),
     }[case]
     update = UPDATES[name](policy)

@@ -28,7 +28,9 @@ def generator(seed: int = 0) -> torch.Generator:
 def rows(count: int) -> Batch:
     """A batch whose rows are numbered (in `inputs`)."""
     x = torch.arange(count, dtype=torch.float32)
-    return Batch(x[:, None], x.long(), x[:, None], x, x, x, x, torch.ones(count), torch.ones(count), 1.0)
+    ones = torch.ones(count)
+    columns = (x[:, None], x.long(), x[:, None], x, x, x, x, ones, ones)
+    return Batch(**dict(zip(Batch.COLUMNS, columns, strict=True)), episodes=1.0)
 
 
 def a2c(policy: ActorCritic, flat: FlatParameters, *, normalize_advantage: bool) -> Backprop:

@@ -82,7 +82,7 @@ def test_only_rewards_and_next_values_carry_a_graph() -> None:
     env = Good(3)
     c = collector(env, next_value_of=lambda x: x.square().sum(-1))
     rollout, _ = c.collect_steps(4)
-    with_graph = {k for k, v in rollout._asdict().items() if isinstance(v, Tensor) and v.requires_grad}
+    with_graph = {k for k, v in rollout.as_dict().items() if isinstance(v, Tensor) and v.requires_grad}
     assert with_graph == {"reward", "next_value"}
 
 

@@ -29,7 +29,7 @@ def test_the_gpu_script_runs_on_a_cpu() -> None:
         "gpu", "--device", "cpu", "--envs", "8", "--iterations", "2", "--horizon", "4"
     ).splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
-    assert [row[0].split(",")[0] for row in rows[1:]] == ["PPO", "PPO", "SHAC"]
+    assert [row[0].split(",")[0] for row in rows[1:]] == ["PPO", "PPO", "PPO", "SHAC"]
     assert all(len(row) == 6 and row[1] == "8" and float(row[2].replace(",", "")) > 0 for row in rows[1:])
     assert float(rows[1][5].replace(",", "")) > 1  # no update is faster than its arithmetic
 

@@ -265,14 +265,16 @@ def test_values_without_a_graph_are_the_policys(masked: bool, activation: str) -
         policy.network = MaskedNetwork(policy.network, 3)  # pyright: ignore
     inputs = torch.randn(4, 2, 6 if masked else 3)
     value = make_value(policy)
-    torch.testing.assert_close(value(inputs), policy.value(inputs))
+    for given in (inputs, inputs.numpy()):
+        torch.testing.assert_close(torch.as_tensor(value(given)), policy.value(inputs).detach())
     with torch.no_grad():
         policy.network.critic[-1].bias.add_(1.0)  # pyright: ignore
-    torch.testing.assert_close(value(inputs), policy.value(inputs))  # it sees the parameters of today
+    found = torch.as_tensor(value(inputs))
+    torch.testing.assert_close(found, policy.value(inputs).detach())  # it sees the parameters of today
 
 
 def test_values_of_many_rows_go_through_numpy_in_blocks() -> None:
     policy = make_policy(3, spaces.Discrete(2))
     rows = torch.randn(2 * BLOCK_ROWS + 276, 3, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        assert torch.allclose(make_value(policy)(rows), policy.value(rows), atol=1e-6)
+        assert torch.allclose(torch.as_tensor(make_value(policy)(rows)), policy.value(rows), atol=1e-6)

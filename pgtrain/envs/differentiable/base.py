@@ -43,10 +43,14 @@ class DifferentiableEnv:
     A subclass sets `action_low`, `action_high` [A] (±inf: no bound) and, if it has one, `max_episode_steps`, and
     defines the methods of the first block. What they use must be torch, and must not write into its arguments. They
     have `self.uniform` and `self.normal` for randomness, `self.tensor` for constants.
+
+    In the place of a box a task may set `choices`: its actions are then whole numbers 0 … choices − 1, int64 [N]. No
+    gradient leads through a choice, but every other recipe has the env on its device.
     """
 
     action_low: ClassVar[Sequence[float]]
     action_high: ClassVar[Sequence[float]]
+    choices: ClassVar[int | None] = None
     max_episode_steps: int | None = None
 
     differentiable = True
@@ -141,7 +145,7 @@ class DifferentiableEnv:
         return self.max_episode_steps - 1 - int(self.episode_step.max())
 
     def advance(self, action: Tensor) -> Transition:
-        """One step with its graph and without a host sync: what a window is made of. `action` [N, A]."""
+        """One step with its graph and without a host sync: what a window is made of. `action` [N, A] or choices [N]."""
         state = self.state
         try:
             next_state = self.dynamics(state, action)
@@ -196,6 +200,12 @@ class DifferentiableEnv:
         """A constant in the env's float type, on its device. Make those of `dynamics` once, in `__init__`."""
         return torch.as_tensor(x, dtype=self.dtype, device=self.device)
 
+    def actions(self, x: Any) -> Tensor:
+        """The host's actions of all envs as `advance` takes them: [N, A], or int64 [N] for choices."""
+        if self.choices is not None:
+            return torch.as_tensor(x, dtype=torch.int64, device=self.device).reshape(-1)
+        return self.tensor(x).reshape(self.num_envs, -1)
+
     # ------------------------------------------------------------------------------------------------- descriptions
 
     @property
@@ -213,7 +223,9 @@ class DifferentiableEnv:
         return np.float64 if self.dtype == torch.float64 else np.float32
 
     @property
-    def action_space(self) -> spaces.Box:
+    def action_space(self) -> spaces.Box | spaces.Discrete:
+        if self.choices is not None:
+            return spaces.Discrete(self.choices)
         return spaces.Box(np.array(self.action_low, np.float32), np.array(self.action_high, np.float32))
 
     @property

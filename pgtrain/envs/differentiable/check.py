@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pgtrain.envs.differentiable.base import DifferentiableEnv
 from pgtrain.envs.differentiable.finite_differences import disagreement, same_noise
+from pgtrain.envs.differentiable.probe import refuse_choices
 from pgtrain.envs.differentiable.trace import Watch, user_line
 from pgtrain.envs.differentiable.visited import bad_rows, random_action, terminated, visited_states
 
@@ -43,7 +44,9 @@ def check(env: DifferentiableEnv, seed: int = 0, rollout: int = 200) -> list[Fin
     """The faults of `env`'s task, first the ones that explain others; [] if there is none. `env` stays as it is.
 
     `rollout`: steps of random actions, in whose states the methods are tried again; 0: start states alone.
+    Raises: UserError for a task whose actions are choices.
     """
+    refuse_choices(type(env), env.env_id)
     found: list[Finding] = []
     env = in_double(env)
     with torch.random.fork_rng(devices=[]):

@@ -54,7 +54,7 @@ class HostEnv(VectorEnv):
     def step(self, action: np.ndarray) -> Step:
         env, idle = self.env, self._idle
         before, steps_before = env.state, env.episode_step
-        rows = env.tensor(np.ascontiguousarray(action)).reshape(self.num_envs, -1)
+        rows = env.actions(np.ascontiguousarray(action))
         obs, reward, terminated, truncated, next_obs = env.advance(rows)
         reward = reward.to(torch.float64)
         valid = None

@@ -20,7 +20,8 @@ PARTS = "action_low, action_high, start, dynamics and reward"
 def refuse_incomplete(env: DifferentiableEnv) -> None:
     """Raises UserError where a part that every task needs is missing, or the action box has no one size."""
     cls = type(env)
-    missing = [name for name in ("action_low", "action_high") if not hasattr(env, name)]
+    box = env.choices is None
+    missing = [name for name in ("action_low", "action_high") if box and not hasattr(env, name)]
     missing += [
         name
         for name in ("start", "dynamics", "reward")
@@ -31,11 +32,22 @@ def refuse_incomplete(env: DifferentiableEnv) -> None:
             f"env={env.env_id}: {cls.__name__} lacks {', '.join(missing)}; a task defines {PARTS}, "
             "as docs/differentiable.md shows"
         )
+    if not box:
+        return
     sizes = [torch.as_tensor(x).shape for x in (env.action_low, env.action_high)]
     if sizes[0] != sizes[1] or len(sizes[0]) != 1 or sizes[0][0] == 0:
         raise UserError(
             f"env={env.env_id}: action_low={env.action_low} and action_high={env.action_high}: expected one number "
             "for each action in both, e.g. (-1.0,) and (1.0,)"
+        )
+
+
+def refuse_choices(cls: type[DifferentiableEnv], env_id: str) -> None:
+    """Raises UserError for a task whose actions are choices, where a gradient has to lead through them."""
+    if cls.choices is not None:
+        raise UserError(
+            f"env={env_id}: its actions are {cls.choices} choices, and no gradient leads through a choice; pathwise "
+            "recipes need a task with a box of actions, such as env=pgtrain/CartPoleSwingUp-v0; algo=ppo does without"
         )
 
 
@@ -54,6 +66,8 @@ def refuse_broken(env: DifferentiableEnv) -> None:
 
 def carries_gradient(env: DifferentiableEnv) -> bool:
     """Is there any way, by the graph, from an action to a reward or to the state after it?"""
+    if env.choices is not None:
+        return False
     kept = env.generator.get_state()
     state = env.start(env.num_envs)
     action = _inside(env).requires_grad_()
@@ -64,7 +78,9 @@ def carries_gradient(env: DifferentiableEnv) -> bool:
 
 
 def _inside(env: DifferentiableEnv) -> Tensor:
-    """The action of the box that is nearest to 0, for each env [N, A]."""
+    """The action of the box that is nearest to 0, for each env [N, A]; of choices the first [N]."""
+    if env.choices is not None:
+        return torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
     low, high = env.tensor(env.action_low), env.tensor(env.action_high)
     return torch.zeros_like(low).clamp(low, high).repeat(env.num_envs, 1)
 

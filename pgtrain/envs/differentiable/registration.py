@@ -29,6 +29,7 @@ class Task(NamedTuple):
     max_episode_steps: int | None
     kwargs: tuple[str, ...] = ()
     equals: str = ""  # what it repeats step by step
+    choices: bool = False  # discrete actions: no gradient leads through them
 
 
 _HERE = "pgtrain.envs.differentiable"
@@ -51,7 +52,8 @@ def register(env_id: str, cls: type[DifferentiableEnv]) -> None:
     """
     if env_id in gym.registry and env_id not in TASKS:
         raise UserError(f"env id {env_id} is taken by another Gymnasium env; choose another")
-    task = Task(cls.__module__, cls.__qualname__, cls.max_episode_steps, own_kwargs(cls))
+    kwargs, choices = own_kwargs(cls), cls.choices is not None
+    task = Task(cls.__module__, cls.__qualname__, cls.max_episode_steps, kwargs, choices=choices)
     if TASKS.get(env_id, task)[:2] != task[:2]:
         raise UserError(f"env id {env_id} is taken by {TASKS[env_id].name}; choose another")
     _add(env_id, task)
@@ -71,7 +73,7 @@ def load(env_id: str) -> type[DifferentiableEnv]:
     """
     name = find_spec(env_id).id
     if name not in TASKS:
-        own = sorted(key for key in TASKS if key.startswith("pgtrain/"))
+        own = sorted(key for key, task in TASKS.items() if key.startswith("pgtrain/") and not task.choices)
         near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.5)
         hint = f"; the nearest is {near[0]}" if near else ""
         raise UserError(
@@ -103,6 +105,8 @@ def make(env_id: str, num_envs: int, shown_as: str = "", **settings: Any) -> Dif
 
 
 _add("pgtrain/Pendulum-v0", Task(f"{_HERE}.pendulum", "Pendulum", 200, ("g",), "Gymnasium's Pendulum-v1"))
+_CARTPOLE = Task(f"{_HERE}.balance", "CartPole", 500, (), "Gymnasium's CartPole-v1", choices=True)
+_add("pgtrain/CartPole-v0", _CARTPOLE)
 _add("pgtrain/CartPoleSwingUp-v0", Task(f"{_HERE}.cartpole", "CartPoleSwingUp", 200))
 _add("pgtrain/Acrobot-v0", Task(f"{_HERE}.acrobot", "Acrobot", 200))
 _add("pgtrain/Quadrotor-v0", Task(f"{_HERE}.quadrotor", "Quadrotor", 200))

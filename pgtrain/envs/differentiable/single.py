@@ -14,7 +14,7 @@ import torch
 from pgtrain.envs.differentiable import registration
 
 
-class SingleEnv(gym.Env[np.ndarray, np.ndarray]):
+class SingleEnv(gym.Env[np.ndarray, Any]):
     """One env of the task `env_id` names."""
 
     metadata = {"render_modes": []}  # noqa: RUF012
@@ -34,7 +34,7 @@ class SingleEnv(gym.Env[np.ndarray, np.ndarray]):
 
     @torch.no_grad()
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        row = self.env.tensor(np.asarray(action)).reshape(1, -1)
+        row = self.env.actions(np.asarray(action))
         transition = self.env.advance(row)
         return (
             transition.next_obs[0].numpy(),

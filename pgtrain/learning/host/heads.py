@@ -57,7 +57,8 @@ class CategoricalHead:
         self.output = output
         self.log_p, self.p = log_softmax(output)
         self.flat_index = np.arange(len(action)) * output.shape[1] + action
-        self.entropy = -np.einsum("bk,bk->b", self.p, self.log_p)
+        self.entropy = np.add.reduce(self.p * self.log_p, -1)
+        np.negative(self.entropy, out=self.entropy)
         return self.log_p.ravel()[self.flat_index], self.entropy
 
     def kl(self, old: Array) -> Array:

@@ -19,8 +19,8 @@ from pgtrain.learning.objectives import MAX_LOG_RATIO
 Array = np.ndarray
 
 
-class Rows(NamedTuple):
-    """A batch's fields (see `learning.batch.Batch`) as NumPy arrays; `share` = weight / Σ weight, [B]."""
+class Rows:
+    """A batch (see `learning.batch.Batch`) as NumPy arrays: each column is fetched when a formula first reads it."""
 
     inputs: Array
     action: Array
@@ -31,7 +31,20 @@ class Rows(NamedTuple):
     value: Array
     weight: Array
     discount: Array
-    episodes: float
+
+    def __init__(self, fetch: Callable[[str], Array], episodes: float) -> None:
+        """`fetch`: a column by its name. `episodes`: see `Batch`."""
+        self.fetch, self.episodes = fetch, episodes
+
+    def __getattr__(self, name: str) -> Array:
+        if name not in Rows.__annotations__:
+            raise AttributeError(f"rows have no {name}")
+        column = self.__dict__[name] = self.fetch(name)
+        return column
+
+    def __getitem__(self, index: Any) -> Rows:
+        """The rows of a slice or of an array of indices; `episodes` stays."""
+        return Rows(lambda name: getattr(self, name)[index], self.episodes)
 
 
 class PolicyTerm(NamedTuple):

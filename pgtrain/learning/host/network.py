@@ -30,6 +30,7 @@ class Layer(NamedTuple):
     """A linear layer, y = x Wᵀ + b, as views: of the parameters, or of their gradients. With a leading K if stacked."""
 
     weight: Array  # [(K,) out, in]
+    transposed: Array  # [(K,) in, out]
     bias: Array  # [(K,) 1, out]
 
 
@@ -77,6 +78,7 @@ class HostMLP:
         self.parameters = self.layers(flat.data.numpy())
         self.gradients = self.layers(flat.grad.numpy())
         self.space = _Space(self.parameters.actor_head.weight.dtype)
+        self.ones = np.ones((1, 0))
 
     def layers(self, vector: Array) -> Layers:
         """`vector` [P], cut like the flat parameters; views."""
@@ -85,23 +87,21 @@ class HostMLP:
         *body, head = _linear(self.network.actor)
         stacks = [self._stack(vector, [f"{part}.{i}" for part in both]) for i in body]
         hidden = {
-            (a, b): trunk + [Layer(weight[a:b], bias[a:b]) for weight, bias in stacks]
+            (a, b): trunk + [Layer(*(x[a:b] for x in layer)) for layer in stacks]
             for a, b in (ACTOR, CRITIC, BOTH)
         }
         critic_head = self._one(vector, f"critic.{head}") if self.network.critic is not None else None
         return Layers(hidden, self._one(vector, f"actor.{head}"), critic_head)
 
     def _one(self, vector: Array, name: str) -> Layer:
-        weight, bias = self._stack(vector, [name])
-        return Layer(weight[0], bias[0])
+        return Layer(*(x[0] for x in self._stack(vector, [name])))
 
     def _stack(self, vector: Array, names: Sequence[str]) -> Layer:
         """Layers of one shape, one stride apart."""
         out, inputs = self.network.get_parameter(f"{names[0]}.weight").shape
-        return Layer(
-            self._views(vector, [f"{self.prefix}{name}.weight" for name in names], (out, inputs)),
-            self._views(vector, [f"{self.prefix}{name}.bias" for name in names], (1, out)),
-        )
+        weight = self._views(vector, [f"{self.prefix}{name}.weight" for name in names], (out, inputs))
+        bias = self._views(vector, [f"{self.prefix}{name}.bias" for name in names], (1, out))
+        return Layer(weight, weight.swapaxes(-1, -2), bias)
 
     def _views(self, vector: Array, names: Sequence[str], shape: tuple[int, int]) -> Array:
         """[K, *shape] view of the parameters of these names."""
@@ -124,7 +124,7 @@ class HostMLP:
         self.features = x if x.ndim == 3 else np.broadcast_to(x, (count, *x.shape))
         output = value = None
         if self.branches[0] == 0:
-            output = self.features[0] @ p.actor_head.weight.T
+            output = self.features[0] @ p.actor_head.transposed
             output += p.actor_head.bias
         if self.branches[1] == 2:
             assert p.critic_head is not None
@@ -134,7 +134,7 @@ class HostMLP:
 
     def _hidden(self, i: int, x: Array, layer: Layer) -> Array:
         shape = (*layer.weight.shape[:-2], x.shape[-2], layer.weight.shape[-2])
-        z = np.matmul(x, layer.weight.swapaxes(-1, -2), out=self.space("before", i, shape))
+        z = np.matmul(x, layer.transposed, out=self.space("before", i, shape))
         z += layer.bias
         y = self.activation.forward(z, self.space("output", i, shape) if self.activation.keeps_input else z)
         self.passes.append(Pass(x, z, y))
@@ -147,7 +147,9 @@ class HostMLP:
         Of the branches that took part in the last `forward`, each with its derivative given; the rest is not written.
         """
         p, g, rows = self.parameters, into or self.gradients, self.features.shape[1]
-        ones = np.ones((1, rows), self.features.dtype)  # a product sums rows faster than NumPy's own sum
+        if self.ones.shape[1] != rows:
+            self.ones = np.ones((1, rows), self.features.dtype)
+        ones = self.ones  # a product sums rows faster than NumPy's own sum
         d = self.space("features", 0, self.features.shape)
         if d_output is not None:
             np.matmul(d_output.T, self.features[0], out=g.actor_head.weight)
@@ -189,15 +191,15 @@ class HostMLP:
         p, change = self.parameters, None
         for i, kept in enumerate(self.passes):
             layer, step = p.hidden[ACTOR][i], direction.hidden[ACTOR][i]
-            dz = np.matmul(kept.input, step.weight.swapaxes(-1, -2))
+            dz = np.matmul(kept.input, step.transposed)
             dz += step.bias
             if change is not None:
-                dz += np.matmul(change, layer.weight.swapaxes(-1, -2))
+                dz += np.matmul(change, layer.transposed)
             change = np.multiply(dz, self._slope(i), out=dz)
-        output = self.features[0] @ direction.actor_head.weight.T
+        output = self.features[0] @ direction.actor_head.transposed
         output += direction.actor_head.bias
         if change is not None:
-            output += (change[0] if change.ndim == 3 else change) @ p.actor_head.weight.T
+            output += (change[0] if change.ndim == 3 else change) @ p.actor_head.transposed
         return output
 
     def _slope(self, i: int) -> Array:

@@ -46,8 +46,9 @@ class HostPipeline:
         rate = float(learning_rate)
         with np.errstate(all="ignore"):  # what is not finite is looked for, and told
             stats = [self._step(rows, coefficients, rate) for rows in _cut(to_rows(batch), parts)]
-        table = np.array([list(s.values()) for s in stats], np.float64)
-        return Tally(tuple(stats[0])[1:], torch.from_numpy(table[:, 1:]), torch.from_numpy(table[:, 0] > 0))
+        ok = np.array([s.pop("ok") for s in stats])
+        names = tuple(stats[0])
+        return Tally(names, lambda: torch.tensor([list(s.values()) for s in stats], dtype=torch.float64), ok)
 
     def _step(self, rows: Rows, coefficients: Coefficients, rate: float) -> dict[str, float]:
         stats = self.source(rows, coefficients)
@@ -65,11 +66,11 @@ def _cut(rows: Rows, parts: Sequence[Tensor] | None) -> list[Rows]:
     if parts is None:
         return [rows]
     order = torch.cat(list(parts)).numpy()
-    shuffled = [x.take(order, 0) for x in rows[:-1]]
+    shuffled = Rows(lambda name: getattr(rows, name).take(order, 0), rows.episodes)
     result, start = [], 0
     for part in parts:
-        stop = start + len(part)
-        share = (stop - start) / len(order)
-        result.append(Rows(*(x[start:stop] for x in shuffled), rows.episodes * share))  # pyright: ignore[reportCallIssue]
-        start = stop
+        minibatch = shuffled[start : start + len(part)]
+        minibatch.episodes *= len(part) / len(order)
+        result.append(minibatch)
+        start += len(part)
     return result

@@ -155,14 +155,13 @@ class _Critic:
 
 def to_rows(batch: Batch) -> Rows:
     """The batch's own memory as NumPy arrays."""
-    return Rows(*(x.detach().numpy() for x in batch[:-1]), batch.episodes)  # pyright: ignore[reportCallIssue]
+    return Rows(batch.array, batch.episodes)
 
 
 def counted(rows: Rows) -> tuple[Rows, Array]:
     """The rows of weight above 0 (what the others hold, even NaN, does not matter), and weight / Σ weight, [B]."""
     if not rows.weight.all():
-        index = np.flatnonzero(rows.weight)
-        rows = Rows(*(x[index] for x in rows[:-1]), rows.episodes)  # pyright: ignore[reportCallIssue]
+        rows = rows[np.flatnonzero(rows.weight)]
     return rows, rows.weight / np.add.reduce(rows.weight)
 
 

@@ -110,7 +110,7 @@ def test_a_sound_env_has_no_finding() -> None:
     assert check(faulty.Good(3)) == []
 
 
-@pytest.mark.parametrize("env_id", list(TASKS))
+@pytest.mark.parametrize("env_id", [name for name, task in TASKS.items() if not task.choices])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_our_own_tasks_are_sound(env_id: str, dtype: torch.dtype) -> None:
     assert check(make(env_id, 3, dtype=dtype)) == []

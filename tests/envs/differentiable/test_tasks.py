@@ -15,7 +15,9 @@ from gymnasium.utils.env_checker import check_env
 from torch import Tensor
 
 from pgtrain.envs.differentiable import registration
+from pgtrain.envs.differentiable.balance import CartPole
 from pgtrain.envs.differentiable.base import AHEAD
+from pgtrain.envs.differentiable.check import check
 from pgtrain.envs.differentiable.lqr import LQR, exact, riccati
 from pgtrain.envs.differentiable.pendulum import Pendulum
 from pgtrain.envs.differentiable.registration import TASKS, make
@@ -27,11 +29,14 @@ LQR_GOLDEN = json.loads(
     (Path(__file__).parents[2] / "golden" / "lqr_pathwise.json").read_text(encoding="utf-8")
 )
 TERMINATING = "pgtrain/Quadrotor-v0"
+SMOOTH = [name for name, task in TASKS.items() if not task.choices]
 
 
 def actions(env: Any, steps: int, seed: int = 0) -> Tensor:
-    """[T, N, A] inside the box (or within ±1), float64."""
+    """[T, N, A] inside the box (or within ±1), float64; or choices [T, N]."""
     g = torch.Generator().manual_seed(seed)
+    if env.choices is not None:
+        return torch.randint(env.choices, (steps, env.num_envs), generator=g)
     low = torch.tensor(env.action_low, dtype=torch.float64).clamp(min=-1)
     high = torch.tensor(env.action_high, dtype=torch.float64).clamp(max=1)
     unit = torch.rand((steps, env.num_envs, len(low)), generator=g, dtype=torch.float64)
@@ -47,7 +52,7 @@ def total_reward(env: Any, start: dict[str, Any], acts: Tensor) -> Tensor:
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("env_id", list(TASKS))
+@pytest.mark.parametrize("env_id", SMOOTH)
 def test_the_gradient_of_a_return_equals_central_differences(env_id: str) -> None:
     env = make(env_id, 3, dtype=torch.float64)
     env.reset(1)
@@ -65,7 +70,7 @@ def test_the_gradient_of_a_return_equals_central_differences(env_id: str) -> Non
         assert grad[t, n, a] != 0
 
 
-@pytest.mark.parametrize("env_id", list(TASKS))
+@pytest.mark.parametrize("env_id", SMOOTH)
 def test_states_get_a_gradient_too(env_id: str) -> None:
     env = make(env_id, 2, dtype=torch.float64)
     env.reset(0)
@@ -78,6 +83,41 @@ def test_states_get_a_gradient_too(env_id: str) -> None:
         with torch.no_grad():
             high, low = (env.reward(s, acts, env.dynamics(s, acts)) for s in (state + h, state - h))
         assert grad[:, j].tolist() == pytest.approx(((high - low) / 2e-6).tolist(), rel=1e-6, abs=1e-7)
+
+
+# ---- cart-pole with two choices -------------------------------------------------------------------------------------
+
+
+def test_cartpole_equals_gymnasium_step_by_step() -> None:
+    """From the same states, over whole episodes; ends by each of the four limits among them."""
+    theirs: Any = gym.make("CartPole-v1").unwrapped
+    theirs.reset(seed=0)
+    ours = CartPole(1, dtype=torch.float64)
+    rng, ends = np.random.default_rng(0), set()
+    for episode in range(40):
+        start = rng.uniform(-1, 1, 4) * [1.5, 0.5, 0.1, 0.3]
+        if episode % 4 == 3:  # on its way out
+            start[:2] = np.sign(start[0]) * 2.35, np.sign(start[0])
+        ours.reset(0)
+        ours.state = torch.from_numpy(start)[None]
+        theirs.state, theirs.steps_beyond_terminated = tuple(start), None
+        side = episode % 3  # always left, always right, at random
+        for _ in range(500):
+            choice = int(rng.integers(2)) if side == 2 else side
+            obs, reward, terminated, _, _ = theirs.step(choice)
+            step = ours.advance(torch.tensor([choice]))
+            np.testing.assert_allclose(step.next_obs[0].numpy(), theirs.state, rtol=0, atol=1e-12)
+            assert float(step.reward) == reward and bool(step.terminated) == terminated
+            assert step.next_obs[0].numpy() == pytest.approx(obs, abs=1e-6)
+            if terminated:
+                ends |= {(i, obs[i] > 0) for i, most in ((0, 2.4), (2, 0.2095)) if abs(obs[i]) > most}
+                break
+    assert len(ends) == 4
+
+
+def test_choices_have_no_gradient_to_check() -> None:
+    with pytest.raises(UserError, match=r"pgtrain/CartPole-v0: its actions are 2 choices.*CartPoleSwingUp"):
+        check(make("pgtrain/CartPole-v0", 1))
 
 
 # ---- pendulum -------------------------------------------------------------------------------------------------------
