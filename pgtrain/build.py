@@ -62,7 +62,8 @@ def streams(seed: int, rank: int = 0) -> dict[str, int]:
     return named
 
 
-def make_env(cfg: schema.Config, num_envs: int) -> VectorEnv:
+def make_env(cfg: schema.Config, num_envs: int, before: int = 0) -> VectorEnv:
+    """`before`: envs of the run that other ranks hold and that come before these."""
     env = cfg.env
     return make_vector_env(
         env.id,
@@ -73,8 +74,15 @@ def make_env(cfg: schema.Config, num_envs: int) -> VectorEnv:
         and min(env.workers, num_envs),  # an evaluation may have fewer envs than the training
         max_episode_steps=env.max_episode_steps,
         action_mask=env.action_mask,
+        before=before,
         **observation_settings(cfg),
     )
+
+
+def make_share(cfg: schema.Config, ranks: Ranks) -> VectorEnv:
+    """This rank's part of the run's envs."""
+    count = cfg.num_envs // ranks.size
+    return make_env(cfg, count, ranks.rank * count)
 
 
 def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:
@@ -155,7 +163,6 @@ def make_runner(
 ) -> Runner:
     """Everything a run needs, in dependency order. Cross-checks that need the env are made here."""
     ranks = ranks or Ranks()
-    env.before = ranks.rank * env.num_envs
     policy = make_policy(cfg, env)
     name = cfg.device.name if ranks.size == 1 else "cpu"
     where, notice = device.resolve(name, sum(p.numel() for p in policy.parameters()))

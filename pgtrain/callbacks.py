@@ -37,6 +37,7 @@ class Checkpointer:
         self.save(runner)
 
     def save(self, runner: Runner) -> None:
-        state = {"config": self.config, "runner": runner.state_dict(), "pgtrain": __version__}
-        checkpoint.save(self.run_dir, state, self.keep)
+        with runner.interrupt.held():  # a second signal must not leave the run without its last state
+            state = {"config": self.config, "runner": runner.state_dict(), "pgtrain": __version__}
+            checkpoint.save(self.run_dir, state, self.keep)
         self.saved_at = runner.progress.steps

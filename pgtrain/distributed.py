@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -44,6 +45,7 @@ class Ranks:
 
     rank = 0
     size = 1
+    played: np.ndarray | None = None  # [R] env steps of each rank so far, in memory that all of them share
 
     @property
     def leads(self) -> bool:
@@ -105,6 +107,7 @@ class Gloo(Several):
     store: where they meet (see `meeting_place`), over the loopback interface; None: where torchrun says.
     why: asked which rank is gone, and why, when a connection breaks (→ text and traceback; None: nothing known yet).
     end: ends the other ranks within so many seconds.
+    played: see `Ranks`; None where they share no memory.
     """
 
     def __init__(
@@ -114,7 +117,9 @@ class Gloo(Several):
         store: Any = None,
         why: Callable[[], tuple[str, str] | None] | None = None,
         end: Callable[[float], None] = lambda patience: None,
+        played: np.ndarray | None = None,
     ) -> None:
+        self.played = played
         self.rank, self.size, self.why, self.end = rank, size, why, end
         with contextlib.nullcontext() if store is None else _loopback():
             dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)

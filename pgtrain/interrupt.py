@@ -6,7 +6,6 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -20,12 +19,13 @@ class Interrupt:
 
     The first signal is noted; while an env is being stepped it also raises `Interrupted` at once, for an env may never
     come back. During an update or a save, and with envs that tell their state, it waits for the end of the iteration:
-    a resumed run then goes on as if there had been no signal. A second signal is the ordinary KeyboardInterrupt.
+    a resumed run then goes on as if there had been no signal. A second signal is the ordinary KeyboardInterrupt; once
+    the run is about to end (`hold`) its record is written all the same, and signals only cut short the waiting.
     """
 
     def __init__(self) -> None:
         self.signum: int | None = None
-        self._stepping = False
+        self._stepping = self._held = False
         self._previous: dict[int, Any] = {}
 
     @property
@@ -56,26 +56,40 @@ class Interrupt:
             if at_once and self.requested:
                 raise Interrupted
             yield
+        except (Interrupted, KeyboardInterrupt):
+            self._held = True  # the run ends now
+            raise
         finally:
             self._stepping = False
 
+    def hold(self) -> None:
+        """From now on further signals are only noted."""
+        self._held = True
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """What must be whole is written inside: further signals are only noted."""
+        before, self._held = self._held, True
+        try:
+            yield
+        finally:
+            self._held = before
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside others are waited for; a further signal ends that, and nothing else. Held from then on."""
+        self._held = False
+        try:
+            yield
+            self._held = True
+        except KeyboardInterrupt:
+            self._held = True
+
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.requested:
+            if self._held:
+                return
             raise KeyboardInterrupt
         self.signum = signum
         if self._stepping:
             raise Interrupted
-
-
-@contextlib.contextmanager
-def no_keyboard_interrupt() -> Iterator[None]:
-    """Holds SIGINT back while processes start, and in them for good (a child inherits the mask)."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # starting it in between would lift the mask
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

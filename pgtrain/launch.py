@@ -7,14 +7,16 @@ import multiprocessing as mp
 import os
 import signal
 import sys
-import time
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pgtrain.distributed import GOODBYE_S, Gloo, RankLost, Ranks, in_use, meeting_place
-from pgtrain.interrupt import no_keyboard_interrupt
+from pgtrain.processes import OURS, end, how_ended, leave_if_unguarded, no_keyboard_interrupt
 from pgtrain.types import TrainingError, UserError
 
 _MISSED = 3  # exit code of a rank that ended because another one was gone
@@ -34,6 +36,7 @@ def start(size: int, work: Callable[..., None], *args: Any) -> Ranks:
 
     Raises: UserError, RankLost.
     """
+    leave_if_unguarded()
     if (rank := torchrun_rank()) is not None:
         there = os.environ["WORLD_SIZE"]
         if there != str(size):
@@ -47,35 +50,38 @@ def start(size: int, work: Callable[..., None], *args: Any) -> Ranks:
         raise UserError(f"device.ranks={size}: torch.distributed is in use in this process already; use 1")
     store = meeting_place(size)
     context = mp.get_context("spawn")
+    memory = context.RawArray("q", size)
+    played = np.frombuffer(memory, np.int64)
     children: list[_Child] = []
     try:
-        with no_keyboard_interrupt():
+        with no_keyboard_interrupt(), _quiet_c10d():
             for rank in range(1, size):
                 ours, theirs = context.Pipe()
                 process = context.Process(
                     target=_serve,
-                    args=(theirs, rank, size, store.port, work, args),
-                    name=f"pgtrain-rank-{rank}",
+                    args=(theirs, rank, size, store.port, memory, work, args),
+                    name=f"{OURS}rank-{rank}",
                 )
-                children.append(_Child(process, ours))
+                children.append(_Child(process, ours, played[rank : rank + 1]))
                 process.start()
                 theirs.close()
         _await(children)
-        return Gloo(0, size, store, partial(_why, children), partial(_end, children))
+        return Gloo(0, size, store, partial(_why, children), partial(_end, children), played)
     except BaseException:
         _end(children, patience=0.0)
         raise
 
 
 def _serve(
-    pipe: Any, rank: int, size: int, port: int, work: Callable[..., None], args: tuple[Any, ...]
+    pipe: Any, rank: int, size: int, port: int, memory: Any, work: Callable[..., None], args: tuple[Any, ...]
 ) -> None:
     """A rank that another process started, from its beginning to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends us
     code = 1
+    threading.Thread(target=_end_with_rank_0, args=(rank,), daemon=True).start()
     try:
         pipe.send(None)
-        ranks = Gloo(rank, size, meeting_place(size, port))
+        ranks = Gloo(rank, size, meeting_place(size, port), played=np.frombuffer(memory, np.int64))
         work(ranks, *args)
         ranks.close()
         code = 0
@@ -92,6 +98,30 @@ def _serve(
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)  # whatever an env has left running, and without a word from torch's threads
+
+
+def _end_with_rank_0(rank: int) -> None:
+    """Waits for the end of the process that started us, and ends this one: the store would be tried for minutes."""
+    parent = mp.parent_process()
+    assert parent is not None
+    parent.join()
+    if rank == 1:  # one line, whatever the number of ranks
+        os.write(2, b"pgtrain: rank 0 is gone: the other ranks end\n")
+    os._exit(_MISSED)
+
+
+@contextlib.contextmanager
+def _quiet_c10d() -> Iterator[None]:
+    """Processes started inside print no stack trace of torch's C++ code where a connection breaks: we tell of it."""
+    name = "TORCH_CPP_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "ERROR"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def _await(children: list[_Child]) -> None:
@@ -115,16 +145,7 @@ def _why(children: list[_Child]) -> tuple[str, str] | None:
 
 def _end(children: list[_Child], patience: float) -> None:
     """Waits so many seconds for them to end by themselves; forgets them."""
-    end = time.monotonic() + patience
-    started = [child.process for child in children if child.process.pid is not None]
-    for process in started:
-        process.join(max(0.0, end - time.monotonic()))
-    for stop in ("terminate", "kill"):
-        left = [process for process in started if process.is_alive()]
-        for process in left:
-            getattr(process, stop)()
-        for process in left:
-            process.join(1.0)
+    end([child.process for child in children], patience)
     while children:
         children.pop().pipe.close()
 
@@ -134,6 +155,7 @@ class _Child(NamedTuple):
 
     process: Any
     pipe: Any
+    played: Any  # [1] its env steps so far
 
     def failure(self) -> tuple[str, str] | None:
         """What ended it, for people, and its traceback; None while it lives, or if it only missed another rank."""
@@ -145,6 +167,5 @@ class _Child(NamedTuple):
         code = self.process.exitcode
         if code in (None, 0, _MISSED):
             return None
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        hint = " (started from a script? guard its entry point with: if __name__ == '__main__':)"
-        return f"died with {how}{hint if code == 1 else ''}", ""
+        steps = int(self.played[0])
+        return how_ended(code) + (f" after {steps:,} steps of its envs" if steps else ""), ""

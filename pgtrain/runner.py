@@ -310,7 +310,8 @@ class Runner:
         skipped = made.count(False)
         if not skipped:
             return
-        causes = self.ranks.gather(locate_non_finite(rollout))
+        before = self.ranks.rank * self.collector.env.num_envs
+        causes = self.ranks.gather(locate_non_finite(rollout, before))
         told = [(f"rank {rank}: " if self.ranks.size > 1 else "") + x for rank, x in enumerate(causes) if x]
         cause = told[0] if told else None
         if cause is None:

@@ -19,6 +19,7 @@ from pgtrain.config import convert, schema
 from pgtrain.distributed import GOODBYE_S, RankLost, Ranks
 from pgtrain.envs.vector import VectorEnv
 from pgtrain.evaluation import EvalResult, envs_for, evaluate
+from pgtrain.following import count_played
 from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.monitor import record
 from pgtrain.monitor.monitor import Monitor, RunInfo
@@ -74,7 +75,7 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str], origin: Begin
         record.busy(run_dir),
         Interrupt() as interrupt,
         launch.start(cfg.device.ranks, follow, cfg, origin) as ranks,
-        build.make_env(cfg, cfg.num_envs // ranks.size) as env,
+        build.make_share(cfg, ranks) as env,
     ):
         if not ranks.leads:
             raise UserError("torchrun starts single runs of the command line; use device.ranks without it")
@@ -90,11 +91,13 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str], origin: Begin
                     notices += origin.restore(cfg, made, env)
                     runner = made
                 monitor.start(run_info(cfg, run_dir, overrides, env, runner, notices))
+                count_played(runner)
                 runner.run()
                 _check_together(runner)
                 _tell_end(cfg, runner)
                 outcome.evaluation = final_evaluation(cfg, runner)
-            except Interrupted:
+            except (Interrupted, KeyboardInterrupt):  # the latter: a second signal
+                interrupt.hold()
                 outcome.status = "interrupted"
                 monitor.message("interrupted: the checkpoint and the summary are written", "warning")
             except (
@@ -108,8 +111,11 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str], origin: Begin
                 else:
                     outcome.status, outcome.error = "failed", _told(error, run_dir)
                     _tell_failure(monitor, outcome.error)
-            env.close()  # before the summary: the processor time of workers counts once they have ended
-            ranks.close(GOODBYE_S if outcome.status == "finished" else 1.0)
+            interrupt.hold()
+            with interrupt.waiting():
+                env.close()  # before the summary: the processor time of workers counts once they have ended
+                ranks.close(GOODBYE_S if outcome.status == "finished" else 1.0)
+            ranks.close(0.0)
             summary = make_summary(
                 cfg, run_dir, runner.progress if runner else Progress(origin.step), stopwatch, outcome
             )
@@ -125,7 +131,7 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str], origin: Begin
         raise outcome.error
     if runner is None:  # interrupted before the first step
         raise KeyboardInterrupt
-    exit_code = interrupt.exit_code if outcome.status == "interrupted" else 0
+    exit_code = (interrupt.exit_code or 130) if outcome.status == "interrupted" else 0
     return Result(summary, run_dir, runner.policy, exit_code)
 
 
@@ -139,13 +145,14 @@ def follow(ranks: Ranks, cfg: schema.Config, origin: Beginning | None = None) ->
     """A rank above 0 of a run: trains its share and leaves all that is told or written to rank 0."""
     device.use_threads(cfg.device.threads)
     with (
-        build.make_env(cfg, cfg.num_envs // ranks.size) as env,
+        build.make_share(cfg, ranks) as env,
         Monitor([], cfg.monitor.log_every) as monitor,
     ):
         runner = build.make_runner(cfg, env, monitor, Path(), Interrupt(), [], ranks)
         if origin is not None:
             origin.restore(cfg, runner, env)
         monitor.start(run_info(cfg, Path(), [], env, runner, []))
+        count_played(runner)
         runner.run()
         _check_together(runner)
 

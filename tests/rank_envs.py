@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from gymnasium import spaces
 
 
 class OnRank1(gym.Env[Any, Any]):
-    """Episodes of 8 steps. At step `at` of its life on rank 1 it `does`: raise, die, or hang (after it made `sign`)."""
+    """Episodes of 8 steps. At step `at` of its life it makes the file `sign` + the rank's number, and on rank 1 it
+    `does`: raise, exit, die, or hang."""
 
     def __init__(self, does: str = "raise", at: int = 30, sign: str = "") -> None:
         self.observation_space: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -27,11 +29,14 @@ class OnRank1(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         self.life += 1
-        if self.life == self.at and mp.current_process().name == "pgtrain-rank-1":
-            if self.sign:
-                Path(self.sign).touch()
+        on_rank_1 = mp.current_process().name == "pgtrain-rank-1"
+        if self.life == self.at and self.sign:
+            Path(f"{self.sign}{int(on_rank_1)}").touch()
+        if self.life == self.at and on_rank_1:
             if self.does == "raise":
                 raise ValueError("the bridge is out")
+            if self.does == "exit":
+                sys.exit(3)
             if self.does == "die":
                 os._exit(9)
             time.sleep(600)

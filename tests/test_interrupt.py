@@ -85,6 +85,30 @@ def test_a_second_signal_is_the_ordinary_keyboard_interrupt() -> None:
             send(signal.SIGINT)
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_once_the_run_ends_a_second_signal_only_cuts_waiting_short(signum: int) -> None:
+    with Interrupt() as interrupt:
+        with pytest.raises(Interrupted), interrupt.stepping():
+            send(signum)
+        send(signum)  # the record is being written: noted
+        done: list[str] = []
+        with interrupt.waiting():
+            done.append("waits")
+            send(signum)
+            done.append("waits on")
+        send(signum)
+    assert done == ["waits"] and interrupt.exit_code == 128 + signum
+
+
+def test_what_is_written_is_written_whole() -> None:
+    with Interrupt() as interrupt:
+        send(signal.SIGINT)  # in an update: the iteration goes on
+        with interrupt.held():
+            send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
 def test_no_env_can_swallow_it() -> None:
     with (
         Interrupt() as interrupt,

@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 import pgtrain
 from pgtrain import build, training
 from pgtrain.config import schema
 from pgtrain.config.compose import compose
 from pgtrain.distributed import Ranks
+from pgtrain.envs.actions import ActionAdapter
+from pgtrain.envs.masks import MaskLayout
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning.batch import Batch, Coefficients
 from pgtrain.learning.over_ranks import NormalizedOverRanks
@@ -46,7 +49,8 @@ def settings(*overrides: str) -> schema.Config:
 def runner_of(tmp_path: Path, overrides: list[str], ranks: Ranks | None = None) -> tuple[Runner, Recorder]:
     ranks = ranks or Ranks()
     cfg = settings(*overrides)
-    env, log = build.make_env(cfg, ENVS // ranks.size), Recorder()
+    count = ENVS // ranks.size
+    env, log = build.make_env(cfg, count, ranks.rank * count), Recorder()
     monitor = Monitor([log] if ranks.leads else [], cfg.monitor.log_every)
     return build.make_runner(cfg, env, monitor, tmp_path, Interrupt(), [], ranks), log
 
@@ -148,7 +152,7 @@ def test_a_nan_on_one_rank_skips_the_update_on_all(tmp_path: Path, policy: list[
         assert runner.progress.skipped_updates == 2 and runner.progress.updates == 6
     assert torch.equal(ranks[0][0].update.flat.data, ranks[1][0].update.flat.data)
     assert ranks[0][0].update.flat.data.isfinite().all()
-    assert "rank 1: first non-finite reward in env 0 at step 3" in ranks[0][1].messages[0][1]
+    assert "rank 1: first non-finite reward in env 2 at step 3" in ranks[0][1].messages[0][1]
 
 
 def test_parted_parameters_are_an_error(tmp_path: Path) -> None:
@@ -233,13 +237,21 @@ def test_env_i_is_the_same_however_many_ranks(backend: list[str]) -> None:
     cfg = compose(["env=CartPole-v1", f"env.backend={backend[0]}", *backend[1:]]).config
 
     def start(num_envs: int, before: int) -> np.ndarray:
-        with build.make_env(cfg, num_envs) as env:
-            env.before = before
+        with build.make_env(cfg, num_envs, before) as env:
             return env.reset(7)
 
     whole = start(4, 0)
     np.testing.assert_array_equal(np.concatenate([start(2, 0), start(2, 2)]), whole)
     assert len(np.unique(whole[:, 0])) == 4
+
+
+def test_errors_of_batches_name_the_env_by_its_index_in_the_run() -> None:
+    actions = ActionAdapter(spaces.Box(-1, 1, (2,)), "X-v0")
+    with pytest.raises(TrainingError, match="action for env 7 is not finite"):
+        actions(np.array([[0.0, 0.0], [0.0, math.nan]]), before=6)
+    layout = MaskLayout(spaces.Discrete(2))
+    with pytest.raises(TrainingError, match=r"^env index 7: "):
+        layout.rows(np.array([[1, 1], [0, 0]], np.int8), 2, np.zeros(2, bool), before=6)
 
 
 def test_one_module_talks_to_torch_distributed() -> None:

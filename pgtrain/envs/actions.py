@@ -84,20 +84,21 @@ class ActionAdapter:
         total = sum(leaf.width for leaf in self._leaves)
         self.width: int | None = None if isinstance(space, spaces.Discrete) else total  # None: one index [N]
 
-    def __call__(self, action: np.ndarray) -> Any:
+    def __call__(self, action: np.ndarray, before: int = 0) -> Any:
+        """`before`: envs of the run that come before these, for an error that names one by its index."""
         action = np.asarray(action)
         columns = action.reshape(len(action), -1)
-        self._check_finite(columns)
+        self._check_finite(columns, before)
         start, parts = 0, []
         for leaf in self._leaves:
             parts.append(leaf(columns[:, start : start + leaf.width]))
             start += leaf.width
         return _nest(self.space, iter(parts))
 
-    def _check_finite(self, columns: np.ndarray) -> None:
+    def _check_finite(self, columns: np.ndarray, before: int) -> None:
         finite = np.isfinite(columns).all(axis=1)
         if not finite.all():
-            bad = ", ".join(map(str, np.flatnonzero(~finite)))
+            bad = ", ".join(map(str, before + np.flatnonzero(~finite)))
             raise TrainingError(f"env={self.env_id}: the policy's action for env {bad} is not finite")
 
 

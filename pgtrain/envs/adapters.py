@@ -72,7 +72,7 @@ class GuestEnv(VectorEnv):
     def step(self, action: np.ndarray) -> Step:
         self._steps += 1
         try:
-            raw, reward, terminated, truncated, info = self._vec.step(self._decode(action))
+            raw, reward, terminated, truncated, info = self._vec.step(self._decode(action, self.before))
             self.info, obs = info, self._encode(raw)
         except TrainingError:
             raise
@@ -115,7 +115,7 @@ class GuestEnv(VectorEnv):
             if self._masks is None:
                 return masks.NoMask()(obs, info) if self.masks_unknown else None
             found = self._masks.find(obs, info)
-            return self._masks.layout.rows(found, self.num_envs, self._reset_next)
+            return self._masks.layout.rows(found, self.num_envs, self._reset_next, self.before)
         except (ValueError, TrainingError) as error:
             raise TrainingError(f"env={self.env_id}, at {when}: {one_line(str(error))}") from error
 

@@ -20,10 +20,10 @@ _FORM = "Gymnasium's reset returns (observation, info), and step (observation, r
 class Guard(gym.Wrapper[Any, Any, Any, Any]):
     """Checks what one env returns, copies its observation, and drops its info.
 
-    An exception, an observation that breaks the declared space, or a result of another form becomes a TrainingError
-    that names the env, its index and its step. While `idle`, the env is not stepped. `now`, if given, is a
-    one-element array that gets the env's index whenever the env is entered (who is it that hangs?). With `masks`, the
-    action mask of the observation last given lies in `mask` [M].
+    An exception (SystemExit, too), an observation that breaks the declared space, or a result of another form becomes
+    a TrainingError that names the env, its index in the run and its step. While `idle`, the env is not stepped. `now`,
+    if given, is a one-element array that gets the env's index whenever the env is entered (who is it that hangs?). With
+    `masks`, the action mask of the observation last given lies in `mask` [M].
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
             self._obs = self._conform(obs)
             if self.masks is not None:
                 self.mask = self.masks(self._obs, info)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(error, f"reset {self.episode}")
         return self._obs, {}
 
@@ -70,7 +70,7 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
             if self.masks is not None and not (terminated or truncated):  # nobody acts at an episode's end
                 self.mask = self.masks(self._obs, info)
             return self._obs, _number(reward), bool(terminated), bool(truncated), {}
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(error, f"step {self.steps} (step {self.episode_step} of episode {self.episode})")
 
     def _conform(self, obs: Any) -> Any:
@@ -80,9 +80,11 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
                 return array
         return conform(self._space, obs)
 
-    def _fail(self, error: Exception, when: str) -> NoReturn:
+    def _fail(self, error: Exception | SystemExit, when: str) -> NoReturn:
         kind = "" if isinstance(error, TrainingError) else f"{type(error).__name__}: "
         text = one_line(str(error))
+        if isinstance(error, SystemExit):
+            kind, text = "", f"its code called sys.exit({error.code!r})"
         if isinstance(error, (TypeError, ValueError)) and "unpack" in text:
             text += f" ({_FORM})"
         raise TrainingError(f"env={self.env_id}, env index {self.index}, at {when}: {kind}{text}") from error

@@ -29,17 +29,17 @@ class MaskLayout:
         """Raises ValueError where `mask` does not fit the space or leaves no choice."""
         return np.concatenate([leaf.row(leaf.find(mask)) for leaf in self._leaves])
 
-    def rows(self, batch: Any, num_envs: int, ended: np.ndarray) -> np.ndarray:
+    def rows(self, batch: Any, num_envs: int, ended: np.ndarray, before: int = 0) -> np.ndarray:
         """The masks of a vector env, as it batches them, → [N, M]; all allowed where the episode `ended` [N].
 
-        Raises TrainingError that names the env whose mask does not fit.
+        Raises TrainingError that names the env whose mask does not fit; the first one here is the run's env `before`.
         """
         rows = np.empty((num_envs, self.dim), np.float32)
         for i in range(num_envs):
             try:
                 rows[i] = self.row(None if ended[i] else _of_env(batch, i))
             except ValueError as error:
-                raise TrainingError(f"env index {i}: {error}") from error
+                raise TrainingError(f"env index {before + i}: {error}") from error
         return rows
 
 

@@ -30,22 +30,24 @@ def serve(
     payload: bytes,
     shared: dict[str, Shared],
     number: int,
-    first: int,
-    count: int,
+    rows: slice,
+    before: int,
     action_mask: str,
 ) -> None:
-    """A worker: makes envs first .. first + count − 1, then answers each command with None or an error."""
+    """A worker: makes the envs of these rows, then answers each command with None or an error.
+
+    before: envs of the run that come before the one of row 0.
+    """
     # Ctrl-C is for the parent, who ends us. (Where there is a signal mask, it has kept us safe until here.)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    rows = slice(first, first + count)
     arrays = {name: s.array() for name, s in shared.items()}
     mine = {name: array[rows] for name, array in arrays.items() if name not in ("now", "masked")}
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
         try:
             env = SyncEnv(
                 cloudpickle.loads(payload),
-                count,
-                first=first,
+                rows.stop - rows.start,
+                before=before + rows.start,
                 now=arrays["now"][number],
                 action_mask=action_mask,
                 look_for_masks=False,

@@ -20,8 +20,8 @@ from pgtrain.types import Step, UserError
 class SyncEnv(VectorEnv):
     """N envs, each inside a Guard; one that is done is reset in the same step.
 
-    As Gymnasium's SyncVectorEnv in SAME_STEP mode, whose loop gathers infos that nobody reads. `first` is the index of
-    the first env among all envs of the run (a worker process holds some of them).
+    As Gymnasium's SyncVectorEnv in SAME_STEP mode, whose loop gathers infos that nobody reads. `before`: envs of
+    the run that come before these (a worker process, and a rank, hold some of them); errors name the run's index.
     """
 
     backend = "sync"
@@ -31,7 +31,7 @@ class SyncEnv(VectorEnv):
         factory: EnvFactory,
         num_envs: int,
         *,
-        first: int = 0,
+        before: int = 0,
         now: np.ndarray | None = None,
         action_mask: str = "none",
         look_for_masks: bool = True,
@@ -41,9 +41,9 @@ class SyncEnv(VectorEnv):
         for i in range(num_envs):
             env, warnings = factory.make_with_warnings()
             warned.extend(warnings)
-            guards.append(Guard(env, factory.env_id, first + i, now))
+            guards.append(Guard(env, factory.env_id, before + i, now))
             _check_same_spaces(factory.env_id, guards[0], guards[-1])
-        self._guards = guards
+        self._guards, self.before = guards, before
         self._idle: np.ndarray | None = None
         super().__init__(
             factory.env_id,
@@ -99,7 +99,7 @@ class SyncEnv(VectorEnv):
         reward = np.zeros(self.num_envs)
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         finals: list[Any] = []
-        for i, act in enumerate(iterate(self._actions, self._decode(action))):
+        for i, act in enumerate(iterate(self._actions, self._decode(action, self.before))):
             guard = self._guards[i]
             if guard.idle:
                 continue

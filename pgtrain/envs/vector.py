@@ -37,6 +37,7 @@ def make_vector_env(
     atari: Atari | None = None,
     frame_stack: int = 1,
     one_hot_max: int = ONE_HOT_MAX,
+    before: int = 0,
 ) -> VectorEnv:
     """N envs of a registered id, or of `module:Id`.
 
@@ -47,8 +48,8 @@ def make_vector_env(
     `step_timeout`: seconds that the process backend waits for a reset or a step before it names the env that hangs.
     `action_mask`: where the env tells which actions it allows: "info", a key of its Dict observation, "none", "auto".
     `max_episode_steps` replaces the time limit of the id. `atari`: the preprocessing of a game of ale-py's;
-    `frame_stack`: the last so many observations together; `one_hot_max`: see `layout`. Raises UserError, in one line,
-    for what cannot be had.
+    `frame_stack`: the last so many observations together; `one_hot_max`: see `layout`; `before`: envs of the run
+    that other processes hold and that come before these. Raises UserError, in one line, for what cannot be had.
     """
     kwargs = dict(kwargs or {})
     _check_numbers(num_envs, backend, workers, max_episode_steps)
@@ -71,7 +72,7 @@ def make_vector_env(
         if backend == "auto" and chosen == "sync":
             chosen, why = choice.sync_or_process(factory, num_envs, why)
         if chosen == "sync":
-            env = SyncEnv(factory, num_envs, action_mask=action_mask)
+            env = SyncEnv(factory, num_envs, action_mask=action_mask, before=before)
         else:
             from pgtrain.envs.workers import ProcessEnv
 
@@ -82,7 +83,9 @@ def make_vector_env(
                 step_timeout=step_timeout,
                 start_method=start_method,
                 action_mask=action_mask,
+                before=before,
             )
+    env.before = before
     if why:
         env.notices.insert(0, f"env.backend={chosen}: {why}")
     return env

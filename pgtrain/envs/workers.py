@@ -21,7 +21,7 @@ from pgtrain.envs.masks import MaskLayout
 from pgtrain.envs.registry import EnvFactory
 from pgtrain.envs.serve import Shared, serve
 from pgtrain.envs.sync import time_limit
-from pgtrain.interrupt import no_keyboard_interrupt
+from pgtrain.processes import OURS, UNGUARDED, end, how_ended, no_keyboard_interrupt
 from pgtrain.types import Step, TrainingError, UserError
 
 GOODBYE_S = 5.0  # how long a worker may take to close its envs
@@ -36,7 +36,7 @@ class ProcessEnv(VectorEnv):
 
     Started with `start_method` spawn by default, so that threads and locks of this process do not matter. An error in
     an env, a worker that dies, or one that does not answer within `step_timeout` seconds ends all workers and becomes a
-    TrainingError that names the env.
+    TrainingError that names the env, by its index in the run: `before` others of it come before these.
     """
 
     backend = "process"
@@ -50,7 +50,9 @@ class ProcessEnv(VectorEnv):
         step_timeout: float | None = None,
         start_method: str = "spawn",
         action_mask: str = "none",
+        before: int = 0,
     ) -> None:
+        self.before = before
         self._processes: list[Any] = []
         self._pipes: list[Any] = []
         probe, warned = factory.make_with_warnings()  # tells the spaces, and the user's mistakes, at once
@@ -101,6 +103,7 @@ class ProcessEnv(VectorEnv):
             for name, (dtype, shape) in layout.items()
         }
         self._a = {name: shared.array() for name, shared in self._shared.items()}
+        self._a["now"][:, 0] = [self.before + group.start for group in self._groups]
 
     def _look_for_masks(self) -> None:
         """A worker tells whether info has masks: a reset may hang or crash, and does not take this process along."""
@@ -121,10 +124,11 @@ class ProcessEnv(VectorEnv):
             with no_keyboard_interrupt():
                 for number, group in enumerate(self._groups):
                     ours, theirs = context.Pipe()
+                    rows = slice(group.start, group.stop)
                     process = context.Process(
                         target=serve,
-                        args=(theirs, payload, self._shared, number, group.start, len(group), action_mask),
-                        name=f"pgtrain-envs-{number}",
+                        args=(theirs, payload, self._shared, number, rows, self.before, action_mask),
+                        name=f"{OURS}envs-{number}",
                         daemon=True,
                     )
                     self._pipes.append(ours)
@@ -179,11 +183,11 @@ class ProcessEnv(VectorEnv):
 
     def _collect(self, timeout: float | None, what: str) -> None:
         """Wait for every worker's answer. The first error, by env index, is raised; whoever called ends the workers."""
-        end = None if timeout is None else time.monotonic() + timeout
+        until = None if timeout is None else time.monotonic() + timeout
         failed: tuple[type[Exception], str, str] | None = None
         for number, pipe in enumerate(self._pipes):
             try:
-                if not pipe.poll(None if end is None else max(0.0, end - time.monotonic())):
+                if not pipe.poll(None if until is None else max(0.0, until - time.monotonic())):
                     self._hangs(number, timeout, what)
                 answer = pipe.recv()
             except (EOFError, OSError):
@@ -204,15 +208,11 @@ class ProcessEnv(VectorEnv):
     def _died(self, number: int) -> NoReturn:
         group, process = self._groups[number], self._processes[number]
         process.join(GOODBYE_S)
-        code, index = process.exitcode, int(self._a["now"][number, 0])
-        hint = (
-            " (started from a script? guard its entry point with: if __name__ == '__main__':)"
-            if code == 1
-            else " (out of memory, or a crash in the env's native code?)"
-        )
+        code, first = process.exitcode, self.before + group.start
+        where = "" if code == UNGUARDED else f", in env index {int(self._a['now'][number, 0])}"
+        hint = "" if code in (1, UNGUARDED) else " (out of memory, or a crash in the env's native code?)"
         raise TrainingError(
-            f"env={self.env_id}: the worker of envs {group.start}..{group.stop - 1} died with exit code {code}, "
-            f"in env index {index}{hint}"
+            f"env={self.env_id}: the worker of envs {first}..{first + len(group) - 1} {how_ended(code)}{where}{hint}"
         )
 
     def close(self, force: bool = False) -> None:
@@ -223,16 +223,7 @@ class ProcessEnv(VectorEnv):
             for pipe in pipes:
                 with contextlib.suppress(OSError):
                     pipe.send(("close", None))
-        end = time.monotonic() + (0.0 if force else GOODBYE_S)
-        started = [p for p in processes if p.pid is not None]
-        for process in started:
-            process.join(max(0.0, end - time.monotonic()))
-        for stop in ("terminate", "kill"):
-            left = [p for p in started if p.is_alive()]
-            for process in left:
-                getattr(process, stop)()
-            for process in left:
-                process.join(1.0)
+        end(processes, 0.0 if force else GOODBYE_S)
         for pipe in pipes:
             pipe.close()
 

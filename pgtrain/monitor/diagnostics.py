@@ -72,9 +72,10 @@ def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
     return metrics
 
 
-def locate_non_finite(rollout: Rollout) -> str | None:
+def locate_non_finite(rollout: Rollout, before: int = 0) -> str | None:
     """Where the first NaN or infinity of a rollout lies: what, env index, step and reward; None if all is finite.
 
+    `before`: envs of the run that come before these, so that the index is the run's.
     Looked for in the order in which one spoils the next: observation, reward, value, log-probability, advantage.
     """
     parts = {
@@ -94,7 +95,8 @@ def locate_non_finite(rollout: Rollout) -> str | None:
             t, n = (int(i) for i in where[0])
             episode_step = int(rollout.episode_step[t, n])
             return (
-                f"first non-finite {name} in env {n} at step {t} of the rollout (step {episode_step} of its episode; "
+                f"first non-finite {name} in env {before + n} at step {t} of the rollout "
+                f"(step {episode_step} of its episode; "
                 f"reward {float(rollout.raw_reward[t, n]):g}; {int(bad.sum())} such steps)"
             )
     finals = ~torch.isfinite(rollout.final_inputs).all(-1)
@@ -102,5 +104,7 @@ def locate_non_finite(rollout: Rollout) -> str | None:
         c = int(finals.nonzero()[0])
         t, n = int(rollout.final_index[0][c]), int(rollout.final_index[1][c])
         reward = float(rollout.raw_reward[t, n])
-        return f"non-finite final observation in env {n} at step {t} of the rollout (reward {reward:g})"
+        return (
+            f"non-finite final observation in env {before + n} at step {t} of the rollout (reward {reward:g})"
+        )
     return None

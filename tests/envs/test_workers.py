@@ -86,17 +86,22 @@ def test_box_actions_reach_the_envs_in_their_dtype() -> None:
         (
             "Raises",
             {},
-            "env=Test/Raises-v0, env index 3, at step 13 (step 5 of episode 2): "
+            "env=Test/Raises-v0, env index 13, at step 13 (step 5 of episode 2): "
             "ValueError: broken at step 13",
         ),
-        ("Hangs", {}, "env=Test/Hangs-v0, env index 3: no answer to step within 1 s; the workers were ended"),
-        ("Dies", {}, "env=Test/Dies-v0: the worker of envs 2..3 died with exit code 9, in env index 3"),
+        (
+            "Hangs",
+            {},
+            "env=Test/Hangs-v0, env index 13: no answer to step within 1 s; the workers were ended",
+        ),
+        ("Dies", {}, "env=Test/Dies-v0: the worker of envs 12..13 died with exit code 9, in env index 13"),
     ],
 )
 def test_errors_hangs_and_deaths_name_the_env_and_leave_no_worker(name: str, kwargs: dict, told: str) -> None:
+    """The index is the run's: ten envs come before these."""
     timeout = 1.0 if name == "Hangs" else 30.0
     env = make_vector_env(
-        f"Test/{name}-v0", 4, backend="process", workers=2, step_timeout=timeout, kwargs=kwargs
+        f"Test/{name}-v0", 4, backend="process", workers=2, step_timeout=timeout, kwargs=kwargs, before=10
     )
     env.reset(0)
     env.set_idle(np.array([True, True, True, False]))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +27,8 @@ from pgtrain.types import TrainingError
 ROOT = Path(__file__).parents[2]
 QUIET = ["monitor.terminal=none", "monitor.tensorboard=false", "num_envs=4", "device.ranks=2"]
 ON_RANK_1 = "env=tests.rank_envs:Test/OnRank1-v0"
+# rank 0 has envs 0 and 1 of the run; each episode lasts 8 steps
+WHERE = r"env=tests\.rank_envs:Test/OnRank1-v0, env index 2, at step 30 \(step 6 of episode 4\)"
 
 
 def exchange(ranks: Ranks, folder: str) -> None:
@@ -113,7 +117,11 @@ def test_ranks_that_go_on_draw_numbers_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     ("does", "told"),
-    [("raise", r"rank 1 failed: .*the bridge is out"), ("die", r"rank 1 died with exit code 9")],
+    [
+        ("raise", rf"^rank 1 failed: {WHERE}: ValueError: the bridge is out$"),
+        ("exit", rf"^rank 1 failed: {WHERE}: its code called sys.exit\(3\)$"),
+        ("die", r"^rank 1 died with exit code 9 after 58 steps of its envs$"),
+    ],
 )
 def test_a_rank_that_ends_ends_the_run_with_one_line(tmp_path: Path, does: str, told: str) -> None:
     start = time.monotonic()
@@ -124,9 +132,14 @@ def test_a_rank_that_ends_ends_the_run_with_one_line(tmp_path: Path, does: str, 
     assert "\n" not in str(caught.value)
     assert time.monotonic() - start < 60
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["status"] == "failed" and summary["steps"] > 0
-    assert (tmp_path / "run" / "checkpoint.pt").exists()
+    # three episodes in each of 4 envs, a fourth in those of rank 0, and 5 steps of it in each env of rank 1
+    assert summary["status"] == "failed" and summary["steps"] == 4 * 24 + 2 * 8 + 2 * 5
+    assert steps_of(tmp_path / "run") == summary["steps"]
     assert not torch.distributed.is_initialized()
+
+
+def steps_of(folder: Path) -> int:
+    return checkpoint.load(folder)[0]["runner"]["progress"]["steps"]
 
 
 def alive(group: int) -> list[str]:
@@ -136,30 +149,97 @@ def alive(group: int) -> list[str]:
     return [line[2] for line in lines if line[0] == str(group) and not line[1].startswith("Z")]
 
 
-def test_a_signal_ends_all_ranks_though_one_hangs(tmp_path: Path) -> None:
-    """Ctrl-C reaches the whole process group; rank 1 is in an env that does not answer."""
-    sign, folder = tmp_path / "hangs", tmp_path / "run"
-    settings = ["algo=a2c", ON_RANK_1, "env.kwargs.does=hang", f"env.kwargs.sign={sign}", *QUIET]
+@contextlib.contextmanager
+def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Python in a process group of its own, of which nothing is left."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pgtrain", *settings, "total_steps=100000", f"hydra.run.dir={folder}"],
-        cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
-        end = time.monotonic() + 60
-        while not sign.exists():
-            assert process.poll() is None and time.monotonic() < end
-            time.sleep(0.05)
-        time.sleep(0.3)  # rank 0 comes to wait for rank 1
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        yield process
+        wait_for(lambda: not alive(process.pid))  # multiprocessing's tracker goes once its pipe is closed
     finally:
-        if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors
-    assert json.loads((folder / "summary.json").read_text())["status"] == "interrupted"
-    assert (folder / "checkpoint.pt").exists()
-    end = time.monotonic() + 10  # multiprocessing's tracker goes once its pipe is closed
-    while (left := alive(process.pid)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not left
+        process.wait()
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "waited a minute in vain"
+        if process is not None and process.poll() is not None:
+            pytest.fail(f"the run ended: {process.communicate()}")
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_signals_end_all_ranks_though_one_hangs(tmp_path: Path, signals: int) -> None:
+    """Ctrl-C reaches the whole process group; rank 1 is in an env that does not answer. What it has played counts.
+
+    A second one comes while rank 1 is waited for: the record is written all the same.
+    """
+    folder = tmp_path / "run"
+    settings = ["algo=a2c", "horizon=32", ON_RANK_1, "env.kwargs.does=hang", f"env.kwargs.sign={tmp_path}/at"]
+    with program(
+        "-m", "pgtrain", *settings, *QUIET, "total_steps=100000", f"hydra.run.dir={folder}"
+    ) as process:
+        for rank in range(2):
+            wait_for((tmp_path / f"at{rank}").exists, process)
+        os.killpg(process.pid, signal.SIGINT)
+        if signals == 2:
+            wait_for((folder / "checkpoint.pt").exists)
+            os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors
+        assert "Traceback" not in errors
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "interrupted"
+    # 29 steps in each of the 4 envs; rank 0 may have gone on to the end of its window
+    assert 4 * 29 <= summary["steps"] <= 2 * 29 + 2 * 32
+    assert steps_of(folder) == summary["steps"]
+
+
+@pytest.mark.parametrize("setting", ["device.ranks=2", "env.workers=2"])
+def test_a_script_without_a_guard_gets_one_line(tmp_path: Path, setting: str) -> None:
+    script = tmp_path / "unguarded.py"
+    settings = ["algo=a2c", "env=CartPole-v1", *QUIET[:3], setting]
+    script.write_text(
+        "import pgtrain\n"
+        f"try:\n    pgtrain.train(*{settings}, run_dir={str(tmp_path / 'run')!r})\n"
+        "except Exception as error:\n    print(error)\n"
+    )
+    with program(str(script)) as process:
+        told, errors = process.communicate(timeout=120)
+    assert errors == ""
+    assert told.count("\n") == 1 and "could not start: each process imports the script" in told
+    assert told.endswith("guard the script's entry point with: if __name__ == '__main__':\n")
+    assert list(tmp_path.iterdir()) == [script]
+
+
+KILLED = """
+import os, signal
+from pgtrain import checkpoint, launch
+
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    launch.Gloo = killed  # by now the other ranks have started, and look for rank 0
+    launch.start(3, print)
+"""
+
+
+def test_when_rank_0_is_killed_the_others_end_with_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    with program(str(script)) as process:
+        told, errors = process.communicate(timeout=120)  # until all have closed it
+    assert process.returncode == -signal.SIGKILL
+    assert (told, errors) == ("", "pgtrain: rank 0 is gone: the other ranks end\n")
