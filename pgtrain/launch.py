@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pgtrain.distributed import GOODBYE_S, Gloo, RankLost, Ranks, in_use, meeting_place
-from pgtrain.processes import OURS, end, how_ended, leave_if_unguarded, no_keyboard_interrupt
+from pgtrain.processes import OURS, end, how_ended, no_keyboard_interrupt
 from pgtrain.types import TrainingError, UserError
 
 _MISSED = 3  # exit code of a rank that ended because another one was gone
@@ -36,7 +36,6 @@ def start(size: int, work: Callable[..., None], *args: Any) -> Ranks:
 
     Raises: UserError, RankLost.
     """
-    leave_if_unguarded()
     if (rank := torchrun_rank()) is not None:
         there = os.environ["WORLD_SIZE"]
         if there != str(size):

@@ -26,6 +26,7 @@ from pgtrain.monitor.monitor import Monitor, RunInfo
 from pgtrain.monitor.sinks import make_sinks
 from pgtrain.origin import Beginning
 from pgtrain.policies.actor_critic import ActorCritic
+from pgtrain.processes import leave_if_unguarded
 from pgtrain.runner import Progress, Runner
 from pgtrain.stopwatch import Stopwatch
 from pgtrain.types import TrainingError, UserError
@@ -67,6 +68,7 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str], origin: Begin
     had to end, or what the env's code raised; the record is complete all the same. Ctrl-C and SIGTERM do not raise:
     they end the run with a checkpoint and its summary, and `exit_code` says so.
     """
+    leave_if_unguarded()  # before it touches the folder that its parent has made
     stopwatch, origin = Stopwatch(), origin or Beginning()
     device.check(cfg.device.name)
     device.use_threads(cfg.device.threads)

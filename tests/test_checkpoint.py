@@ -13,6 +13,7 @@ import torch
 
 from pgtrain import checkpoint
 from pgtrain.callbacks import Checkpointer
+from pgtrain.interrupt import Interrupt
 from pgtrain.types import UserError
 
 
@@ -164,7 +165,9 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
 
 def test_checkpointer_saves_by_steps_and_at_the_end(tmp_path: Path) -> None:
     steps = SimpleNamespace(steps=0)
-    runner: Any = SimpleNamespace(progress=steps, state_dict=lambda: {"steps": steps.steps})
+    runner: Any = SimpleNamespace(
+        interrupt=Interrupt(), progress=steps, state_dict=lambda: {"steps": steps.steps}
+    )
     saver = Checkpointer(tmp_path, 100, {"algo": "a2c"}, keep=2)
     saved = []
     for steps.steps in range(40, 400, 40):
@@ -180,7 +183,9 @@ def test_checkpointer_saves_by_steps_and_at_the_end(tmp_path: Path) -> None:
 
 
 def test_checkpointer_without_an_interval_saves_only_at_the_end(tmp_path: Path) -> None:
-    runner: Any = SimpleNamespace(progress=SimpleNamespace(steps=10**9), state_dict=dict)
+    runner: Any = SimpleNamespace(
+        interrupt=Interrupt(), progress=SimpleNamespace(steps=10**9), state_dict=dict
+    )
     saver = Checkpointer(tmp_path, None, {})
     saver.after_iteration(runner)
     assert names(tmp_path) == []
