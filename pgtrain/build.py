@@ -37,6 +37,7 @@ from pgtrain.learning.optimal_advantage import OptimalAdvantage, ParameterAdvant
 from pgtrain.learning.optimal_baselines import make_fit
 from pgtrain.learning.optimal_estimator import OptimalBaseline, ParameterBaseline
 from pgtrain.learning.schedules import constant
+from pgtrain.monitor.diagnostics import make_policy_metrics
 from pgtrain.monitor.gradient_health import GradientHealth, NoHealth
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
@@ -205,6 +206,7 @@ def make_runner(
         health=make_health(cfg, policy, flat),
         recompute_advantages=getattr(u, "recompute_advantages", False),
         discount=cfg.gamma if cfg.advantage.discount_states else None,
+        policy_metrics=make_policy_metrics(policy, flat),
         monitor=monitor,
         callbacks=[checkpointer] if ranks.leads else [],
         to_batch=to_batch,

@@ -28,7 +28,7 @@ from pgtrain.learning.pathwise_update import PathwiseUpdate, TDLambda, WindowRet
 from pgtrain.learning.schedules import Measured, Schedule
 from pgtrain.learning.updates import Update, UpdateResult
 from pgtrain.learning.window import WindowCollector
-from pgtrain.monitor.diagnostics import experience_metrics, locate_non_finite, policy_metrics
+from pgtrain.monitor.diagnostics import PolicyMetrics, experience_metrics, locate_non_finite
 from pgtrain.monitor.gradient_health import NoHealth
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
@@ -88,6 +88,7 @@ class Runner:
     learning_rate: Schedule
     entropy_coef: Schedule
     discount: float | None  # γ: weigh the steps of an episode by γᵗ, the exact discounted gradient
+    policy_metrics: PolicyMetrics  # how far an update moved the policy, for the log
     monitor: Monitor
     callbacks: Sequence[Callback]
     clip: Schedule | None = None  # None: the update has no such coefficient
@@ -265,26 +266,26 @@ class Runner:
         p, started = self.progress, time.perf_counter()
         critic = rollout.value is not None
         tensors = result.stats | experience_metrics(learned_over_ranks(self.ranks, batch), critic)
-        tensors |= mean_over_ranks(self.ranks, policy_metrics(self.policy, batch), batch)
+        tensors |= mean_over_ranks(self.ranks, self.policy_metrics(batch), batch)
         tensors.pop("loss", None)
         if self.reward_scaler is not None:
             tensors["reward/scale"] = self.reward_scaler.std
         metrics = {"schedule/learning_rate": coefficients.learning_rate}  # unless the update has a say in it
         if self.clip is not None:
             metrics["schedule/clip"] = coefficients.clip
-        metrics |= to_floats(tensors) | dict(
-            self.health.metrics()
-        )  # the iteration's one device sync for numbers
-        returns = np.concatenate([e.returns for e in self._unrecorded])
-        finite = returns[np.isfinite(returns)]
-        if len(finite):
-            metrics["episode/return"] = float(finite.mean())
-        if len(returns):
-            metrics["episode/length"] = float(np.concatenate([e.lengths for e in self._unrecorded]).mean())
+        metrics |= to_floats(tensors)  # the iteration's one device sync for numbers
+        metrics |= self.health.metrics()
+        ended = [e for e in self._unrecorded if len(e.returns)]
+        if ended:
+            episodes = join(ended)
+            finite = episodes.returns[np.isfinite(episodes.returns)]
+            if len(finite):
+                metrics["episode/return"] = float(finite.mean())
+            metrics["episode/length"] = float(episodes.lengths.mean())
         if p.recent_returns:
             metrics["episode/return_100"] = statistics.fmean(p.recent_returns)
         metrics |= {
-            "episode/count": len(returns),
+            "episode/count": sum(len(e.returns) for e in ended),
             "gradient/skipped_updates": p.skipped_updates,
             "gradient/skipped_share": p.skipped_updates / max(p.updates, 1),
             "schedule/entropy_coef": coefficients.entropy_coef,
