@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pgtrain.callbacks import Callback
+from pgtrain.collector import Collector
 from pgtrain.device_rollout import DeviceCollector
 from pgtrain.distributed import Ranks
 from pgtrain.episodes import Episodes, join
@@ -33,7 +34,7 @@ from pgtrain.monitor.gradient_health import NoHealth
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.normalizer import RewardScaler, RewardSign
-from pgtrain.rollout import Collector, Rollout, revalue
+from pgtrain.rollout import Rollout, revalue
 from pgtrain.stopwatch import Stopwatch
 from pgtrain.types import TrainingError
 

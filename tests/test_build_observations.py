@@ -13,6 +13,7 @@ from torch import nn
 from pgtrain import build, training
 from pgtrain.build_observations import parameter_counts
 from pgtrain.calibration import calibrate_normalizer
+from pgtrain.collector import Collector
 from pgtrain.config.errors import ConfigError
 from pgtrain.envs.spaces import ObservationEncoder
 from pgtrain.episodes import EpisodeTally
@@ -22,7 +23,6 @@ from pgtrain.learning.natural_gradient import NaturalUpdate
 from pgtrain.policies.actors import make_actor
 from pgtrain.policies.encoders import EncodedMLP
 from pgtrain.policies.normalizer import RewardSign
-from pgtrain.rollout import Collector
 from pgtrain.types import Step, UserError
 from tests.spaces_for_tests import OBSERVATIONS
 from tests.support import ScriptedEnv, configure, critic_only, env_id, make_policy, make_runner
