@@ -15,7 +15,8 @@ from pgtrain.distributed import RankLost
 from pgtrain.envs.vector import VectorEnv
 from pgtrain.evaluation import EvalResult
 from pgtrain.monitor.monitor import Monitor, RunInfo
-from pgtrain.runner import Progress, Runner
+from pgtrain.progress import Progress
+from pgtrain.runner import Runner
 from pgtrain.stopwatch import Stopwatch
 from pgtrain.types import TrainingError, UserError
 

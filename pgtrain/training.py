@@ -21,7 +21,8 @@ from pgtrain.monitor.sinks import make_sinks
 from pgtrain.origin import Beginning
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.processes import leave_if_unguarded
-from pgtrain.runner import Progress, Runner
+from pgtrain.progress import Progress
+from pgtrain.runner import Runner
 from pgtrain.stopwatch import Stopwatch
 from pgtrain.types import TrainingError, UserError
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pgtrain.distributed import Ranks
 from pgtrain.learning import statistics
 from pgtrain.learning.batch import Batch
 from pgtrain.learning.host.heads import HEADS, Head
@@ -105,6 +106,16 @@ class HostPolicyMetrics:
         found = {"policy/kl": self.head.kl(old), "policy/approx_kl": np.expm1(log_ratio) - log_ratio}
         found |= self.head.metrics(old, action)
         return {name: np.add.reduce(x, None) / x.size for name, x in found.items()}
+
+
+def cause_of_skips(rollout: Rollout, flat: FlatParameters, ranks: Ranks) -> str:
+    """Why updates were skipped for non-finite numbers: the same words on all ranks."""
+    causes = ranks.gather(locate_non_finite(rollout, ranks.rank * rollout.weight.shape[1]))
+    told = [(f"rank {rank}: " if ranks.size > 1 else "") + x for rank, x in enumerate(causes) if x]
+    if told:
+        return told[0]
+    names = flat.non_finite()
+    return f"the gradient of {', '.join(names)}" if names else "the loss or its gradient overflowed"
 
 
 def locate_non_finite(rollout: Rollout, before: int = 0) -> str | None:
