@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pgtrain.collector import Collector
 from pgtrain.device_rollout import LOOK_EVERY, DeviceCollector
@@ -26,6 +24,7 @@ from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.squashed import TanhGaussian
 from pgtrain.rollout import Rollout
 from tests.support import make_policy
+from tests.watching import Crossings, Questions
 
 CPU = torch.device("cpu")
 FIELDS = [name for name in Rollout.__annotations__ if name not in Rollout.optional]
@@ -104,38 +103,6 @@ def test_a_budget_that_does_not_suffice_gives_nothing() -> None:
     on_device, _ = both("pgtrain/Pendulum-v0", limit=10 * LOOK_EVERY)
     assert on_device.collect_episodes(1, max_steps=3 * LOOK_EVERY) is None
     assert on_device.steps_now == 3 * LOOK_EVERY
-
-
-class Questions(TorchDispatchMode):
-    """Notes the operations that make the host wait for a number."""
-
-    ASKING = ("_local_scalar_dense", "nonzero", "masked_select", "equal")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-        self.seen = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen += 1
-        if func.overloadpacket.__name__ in self.ASKING:
-            self.asked.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-class Crossings(TorchFunctionMode):
-    """Notes the calls that carry numbers between host and device."""
-
-    CROSSING = ("cpu", "numpy", "tolist", "item", "tensor", "as_tensor", "cuda")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in self.CROSSING:
-            self.made.append(func.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("env_id", ["pgtrain/Pendulum-v0", "pgtrain/Quadrotor-v0"])

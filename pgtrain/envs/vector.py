@@ -139,7 +139,9 @@ def _make_native(
         for name in kwargs:
             if name not in own.kwargs:
                 raise UserError(unknown_kwarg(f"{env_id} env.backend=native", name, list(own.kwargs)))
-        return native.load(own)(
+        with told_in_one_line(env_id, kwargs):
+            batched = native.load(own)
+        return batched(
             env_id,
             num_envs,
             max_episode_steps=max_episode_steps or spec.max_episode_steps,

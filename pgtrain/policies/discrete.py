@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from pgtrain.policies.constants import Constant
 from pgtrain.policies.distributions import ILLEGAL, Categorical, where
 
 
@@ -46,13 +47,14 @@ class MultiCategorical(TemperedCategorical):
         place = np.arange(sizes.max())
         self._present = place < sizes[:, None]  # [F, max K]
         self._index = np.where(self._present, (np.cumsum(sizes) - sizes)[:, None] + place, 0)
+        self._present_there, self._index_there = Constant(self._present), Constant(self._index)
 
     def _factors(self, params: Any) -> Any:
         """[..., Σ K_f] → [..., F, max K]."""
         if isinstance(params, np.ndarray):
             return np.where(self._present, params[..., self._index], np.float32(ILLEGAL))
-        index = torch.as_tensor(self._index, device=params.device)
-        return torch.where(torch.as_tensor(self._present, device=params.device), params[..., index], ILLEGAL)
+        index, present = self._index_there.on(params.device), self._present_there.on(params.device)
+        return torch.where(present, params[..., index], ILLEGAL)
 
     def sample_numpy(self, params: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return super().sample_numpy(self._factors(params), rng)

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pgtrain.policies.constants import Constant
+
 UNBOUNDED = 1e30  # envs write "no bound" as infinity or as the largest float32; nobody means to span 1e30
 ILLEGAL = (
     -1e30
@@ -171,6 +173,7 @@ class DiagonalGaussian:
         self.tanh_mean = self.bounded
         self.u_low = (self.low - self.center) / self.half
         self.u_high = (self.high - self.center) / self.half
+        self._u_low, self._u_high = Constant(self.u_low), Constant(self.u_high)
 
     @property
     def log_std_shape(self) -> tuple[int, ...]:
@@ -236,7 +239,7 @@ class DiagonalGaussian:
 
     def metrics(self, params: Tensor, action: Tensor) -> dict[str, Tensor]:
         """`policy/std` in units of the half box, `policy/clipped_actions`: share of components the box cut."""
-        low = torch.as_tensor(self.u_low, dtype=action.dtype, device=action.device)
-        high = torch.as_tensor(self.u_high, dtype=action.dtype, device=action.device)
+        low = self._u_low.on(action.device, action.dtype)
+        high = self._u_high.on(action.device, action.dtype)
         clipped = ((action < low) | (action > high)).to(action.dtype).mean(-1)
         return {"policy/std": params[..., self.dim :].exp().mean(-1), "policy/clipped_actions": clipped}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from pgtrain.policies.constants import Constant
 from pgtrain.policies.distributions import DiagonalGaussian
 
 LOG_2 = math.log(2.0)
@@ -30,7 +31,8 @@ class TanhGaussian(DiagonalGaussian):
     def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
         super().__init__(low, high)
         self.tanh_mean = np.zeros(self.dim, bool)
-        self._weights = alternating_weights(TERMS) / np.arange(1, TERMS + 1)
+        self._bounded = Constant(self.bounded)
+        self._weights = Constant(alternating_weights(TERMS) / np.arange(1, TERMS + 1))
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
         u = np.where(np.isfinite(action), action, 0.0)
@@ -39,8 +41,7 @@ class TanhGaussian(DiagonalGaussian):
 
     def _log_slope(self, u: Tensor) -> Tensor:
         """log d tanh(u)/du of the bounded dimensions, 0 of the others; [..., A] (or one dimension more)."""
-        bounded = torch.as_tensor(self.bounded, device=u.device)
-        return torch.where(bounded, 2 * (LOG_2 - u - softplus(-2 * u)), 0.0)
+        return torch.where(self._bounded.on(u.device), 2 * (LOG_2 - u - softplus(-2 * u)), 0.0)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         return super().log_prob(params, action) - self._log_slope(action).sum(-1)
@@ -60,16 +61,14 @@ class TanhGaussian(DiagonalGaussian):
             z / math.sqrt(2)
         )  # E|u|
         k = torch.arange(1, TERMS + 1, device=params.device, dtype=precise.dtype)
-        weights = torch.as_tensor(self._weights, device=params.device, dtype=precise.dtype)
+        weights = self._weights.on(params.device, precise.dtype)
         series = ((_laplace(mean, std, k) + _laplace(-mean, std, k)) * weights).sum(-1)
-        bounded = torch.as_tensor(self.bounded, device=params.device)
-        slope = torch.where(bounded, 2 * (LOG_2 - size - series), 0.0)
+        slope = torch.where(self._bounded.on(params.device), 2 * (LOG_2 - size - series), 0.0)
         return super().entropy(params) + slope.sum(-1).to(params.dtype)
 
     def metrics(self, params: Tensor, action: Tensor) -> dict[str, Tensor]:
         """`policy/clipped_actions`: share of components that the tanh holds within 1 % of a bound."""
-        bounded = torch.as_tensor(self.bounded, device=action.device)
-        held = ((action.tanh().abs() > 0.99) & bounded).to(action.dtype).mean(-1)
+        held = ((action.tanh().abs() > 0.99) & self._bounded.on(action.device)).to(action.dtype).mean(-1)
         return {"policy/std": params[..., self.dim :].exp().mean(-1), "policy/clipped_actions": held}
 
 

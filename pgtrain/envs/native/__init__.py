@@ -40,6 +40,69 @@ NATIVE: dict[str, Native] = {
     ),
 }
 
+_MUJOCO = "gymnasium.envs.mujoco"
+_TASKS = "pgtrain.envs.native.mujoco_tasks"
+_MODEL = ("xml_file", "frame_skip", "reset_noise_scale")
+_LOCOMOTION = (
+    *_MODEL,
+    "forward_reward_weight",
+    "ctrl_cost_weight",
+    "exclude_current_positions_from_observation",
+)
+_HEALTH = ("healthy_reward", "terminate_when_unhealthy", "healthy_z_range")
+_HUMANOID = tuple(
+    f"include_{name}_in_observation" for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+)
+
+NATIVE |= {
+    f"{name}-v5": Native(_TASKS, name, f"{_MUJOCO}.{module}_v5:{name}Env", kwargs)
+    for name, module, kwargs in (
+        ("HalfCheetah", "half_cheetah", _LOCOMOTION),
+        ("Swimmer", "swimmer", _LOCOMOTION),
+        ("Walker2d", "walker2d", (*_LOCOMOTION, *_HEALTH, "healthy_angle_range")),
+        ("Hopper", "hopper", (*_LOCOMOTION, *_HEALTH, "healthy_angle_range", "healthy_state_range")),
+        (
+            "Ant",
+            "ant",
+            (
+                *_LOCOMOTION,
+                *_HEALTH,
+                "main_body",
+                "contact_cost_weight",
+                "contact_force_range",
+                "include_cfrc_ext_in_observation",
+            ),
+        ),
+        (
+            "Humanoid",
+            "humanoid",
+            (*_LOCOMOTION, *_HEALTH, *_HUMANOID, "contact_cost_weight", "contact_cost_range"),
+        ),
+        (
+            "HumanoidStandup",
+            "humanoidstandup",
+            (
+                *_MODEL,
+                *_HUMANOID,
+                "exclude_current_positions_from_observation",
+                "uph_cost_weight",
+                "ctrl_cost_weight",
+                "impact_cost_weight",
+                "impact_cost_range",
+            ),
+        ),
+        # the rows of these three are those of their own models: no other xml_file
+        ("InvertedDoublePendulum", "inverted_double_pendulum", (*_MODEL[1:], "healthy_reward")),
+        ("Reacher", "reacher", ("frame_skip", "reward_dist_weight", "reward_control_weight")),
+        (
+            "Pusher",
+            "pusher",
+            ("frame_skip", "reward_near_weight", "reward_dist_weight", "reward_control_weight"),
+        ),
+        ("InvertedPendulum", "inverted_pendulum", _MODEL),
+    )
+}
+
 
 def load(native: Native) -> Any:
     """The class, imported on first use."""
