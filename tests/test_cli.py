@@ -88,6 +88,15 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("command", ["eval", "resume", "gradients", "check"])
+def test_the_help_of_a_command_fits_a_terminal_of_100_columns(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"pgtrain {command}") and max(map(len, lines)) <= 100
+
+
 def test_the_examples_of_the_help_compose(capsys: pytest.CaptureFixture[str]) -> None:
     from pgtrain.config.compose import compose
 

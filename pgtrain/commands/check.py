@@ -10,18 +10,20 @@ import yaml
 from pgtrain.types import UserError
 
 HELP = """\
-pgtrain check env=ID [setting=value …]   look for what cuts or spoils the gradient of a differentiable env
+pgtrain check env=ID [setting=value …]   look for what spoils the gradient of a task in torch
 
-The env's methods are run in float64 while every torch call is watched, at 256 start states, in the states that random
-actions lead to (with ends and resets), and at zero: are values and slopes finite in each? In some of them the slopes
-are compared with central differences. Each fault is a line: file and line of the code, what is wrong, in which state,
-and the cure. Exit code 0 where there is none, 1 otherwise.
+The env's methods are run in float64 while every torch call is watched, at 256 start states, in the
+states that random actions lead to (with ends and resets), and at zero: are values and slopes finite
+in each? In some of them the slopes are compared with central differences. Each fault is a line:
+file and line of the code, what is wrong, in which state, and the cure. Exit code 0 where there is
+none, 1 otherwise.
 
 settings
   env=ID | module:ID    of a task in torch, registered with pgtrain.envs.differentiable.register
   env.kwargs.NAME=VALUE arguments of the env itself
   seed=0                of the states and actions that are tried
-  rollout=200           random steps of 64 envs, in whose states the methods are tried again; 0: start states alone
+  rollout=200           random steps of 64 envs, in whose states the methods are tried again; 0:
+                        start states alone
 
 examples
   pgtrain check env=pgtrain/Pendulum-v0

@@ -31,11 +31,12 @@ settings
   seed=1000          seed of the envs and of sampled actions
   num_envs=…         envs side by side (default: the largest number up to 20 that divides episodes)
   device=cpu         auto (the CPU), cpu, cuda, cuda:N or mps
-  env=module:Id      only for a run whose env comes from a module: repeat the env's id to allow the import
+  env=module:Id      only for a run whose env comes from a module: repeat the env's id to allow the
+                     import
   policy=module:Name the same for a network of your own
 
-Returns are those of the environment itself, without any scaling. The result is printed and written to
-evaluation.json in the run folder.
+Returns are those of the environment itself, without any scaling. The result is printed and written
+to evaluation.json in the run folder.
 
 examples
   pgtrain eval latest

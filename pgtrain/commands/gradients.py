@@ -19,32 +19,39 @@ from pgtrain.types import UserError
 HELP = """\
 pgtrain gradients [RUN] [setting=value …]   measure every gradient estimator on one set of episodes
 
-RUN          a run folder or `latest`: its policy as it is now. Without it a fresh policy, with any setting of a
-             training run that says what is played: env=…, gamma=…, policy.hidden=…, algo=…
+RUN          a run folder or `latest`: its policy as it is now. Without it a fresh policy, with any
+             setting of a training run that says what is played: env=…, gamma=…, policy.hidden=…,
+             algo=…
 
 settings
   episodes=256       episodes that all estimators share
-  reference=…        episodes of the large sample that stands for the true gradient (default: 16 times as many as
-                     `episodes`, fewer where they are long; rounded to a multiple of them); not used where the true
-                     gradient is known
-  batch=…            episodes in a batch, of which SNR and cosine speak (default: num_envs x collect.episodes)
-  figure=PATH        where the figure goes (default: gradients.png in the run's folder or here); none: no figure
+  reference=…        episodes of the large sample that stands for the true gradient (default: 16
+                     times as many as `episodes`, fewer where they are long; rounded to a multiple
+                     of them); not used where the true gradient is known
+  batch=…            episodes in a batch, of which SNR and cosine speak (default: num_envs x
+                     collect.episodes)
+  figure=PATH        where the figure goes (default: gradients.png in the run's folder or here);
+                     none: no figure
   rows=TEXT          only rows whose name holds TEXT, e.g. rows=optimal
   seed=0             of the episodes (and of a fresh policy)
   device=cpu         auto (the CPU), cpu, cuda, cuda:N or mps
-  env=module:Id      with a RUN whose env comes from a module: repeat the env's id to allow the import
+  env=module:Id      with a RUN whose env comes from a module: repeat the env's id to allow the
+                     import
 
 columns
-  variance           of one episode's gradient, summed over the parameters, and its 95 % bootstrap interval
-  SNR                squared length of the true gradient / variance of a batch's: below 1 noise has the upper hand
+  variance           of one episode's gradient, summed over the parameters, and its 95 % bootstrap
+                     interval
+  SNR                squared length of the true gradient / variance of a batch's: below 1 noise has
+                     the upper hand
   cosine             between a batch's gradient and the true one, on average: 1 the same direction
-  bias               distance from the true gradient that noise does not explain, as a share of its length;
-                     `<3%`: none is seen, and 3 % is what noise exceeds once in a thousand; a length where the true
-                     gradient is 0 or lost in its noise
+  bias               distance from the true gradient that noise does not explain, as a share of its
+                     length; `<3%`: none is seen, and 3 % is what noise exceeds once in a thousand;
+                     a length where the true gradient is 0 or lost in its noise
   ms                 time of estimate and backward pass for the whole batch
 
-On pgtrain/GaussianBandit-v0, SoftmaxBandit-v0, TabularMDP-v0 and LQR-v0 (there with policy.hidden=[]) the true gradient
-is exact. The numbers are written to gradients.json beside the figure. docs/gradients.md explains every row.
+On pgtrain/GaussianBandit-v0, SoftmaxBandit-v0, TabularMDP-v0 and LQR-v0 (there with
+policy.hidden=[]) the true gradient is exact. The numbers are written to gradients.json beside the
+figure. docs/gradients.md explains every row.
 
 examples
   pgtrain gradients env=CartPole-v1

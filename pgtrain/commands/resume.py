@@ -20,19 +20,21 @@ if TYPE_CHECKING:
     from pgtrain.training import Result
 
 HELP = """\
-pgtrain resume RUN [setting=value …]   go on with a run that was interrupted, killed or failed, or train it longer
+pgtrain resume RUN [setting=value …]   go on with a run that was ended early, or train one longer
 
 RUN          a run folder, or `latest`: the newest run under outputs/; a checkpoint in a run folder
              (RUN/checkpoint.1.pt, …) goes back to that one
 
 settings that may change; everything else stays as it was
-  total_steps=2e6    how far the run goes; a finished one needs it. Schedules that follow the progress are
-                     stretched, as it is steps / total_steps
+  total_steps=2e6    how far the run goes; a finished one needs it. Schedules that follow the
+                     progress are stretched, as it is steps / total_steps
   monitor.*, checkpoint.*, eval.*, env.backend=…, env.workers=…, device.threads=…, device=…
-  env=module:Id      only for a run whose env comes from a module: repeat the env's id to allow the import
+  env=module:Id      only for a run whose env comes from a module: repeat the env's id to allow the
+                     import
   policy=module:Name the same for a network of your own
 
-The files of the run go on. What it wrote after the checkpoint's step is set aside, as those steps are made anew.
+The files of the run go on. What it wrote after the checkpoint's step is set aside, as those steps
+are made anew.
 
 examples
   pgtrain resume latest
