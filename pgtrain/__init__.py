@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pgtrain.commands.train import train as train
     from pgtrain.learning import per_sample as per_sample
     from pgtrain.learning import returns as returns
+    from pgtrain.loading import load as load
     from pgtrain.policies.registry import register_policy as register_policy
-    from pgtrain.training import load as load
 
 # name -> (module, attribute; None: the module itself)
 _LAZY = {
     "train": ("pgtrain.commands.train", "train"),
     "resume": ("pgtrain.commands.resume", "resume"),
-    "load": ("pgtrain.training", "load"),
+    "load": ("pgtrain.loading", "load"),
     "returns": ("pgtrain.learning.returns", None),
     "per_sample": ("pgtrain.learning.per_sample", None),
     "register_policy": ("pgtrain.policies.registry", "register_policy"),

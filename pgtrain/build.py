@@ -26,6 +26,7 @@ from pgtrain.callbacks import Checkpointer
 from pgtrain.config import checks, convert, memory_checks, schema, update_checks
 from pgtrain.config.notices import lonely_episode
 from pgtrain.distributed import Ranks
+from pgtrain.entries import Entries
 from pgtrain.envs.differentiable import registration
 from pgtrain.envs.differentiable.probe import refuse_choices
 from pgtrain.envs.vector import VectorEnv, make_vector_env
@@ -37,6 +38,7 @@ from pgtrain.learning.optimal_advantage import OptimalAdvantage, ParameterAdvant
 from pgtrain.learning.optimal_baselines import make_fit
 from pgtrain.learning.optimal_estimator import OptimalBaseline, ParameterBaseline
 from pgtrain.learning.schedules import constant
+from pgtrain.monitor.diagnostics import make_policy_metrics
 from pgtrain.monitor.gradient_health import GradientHealth, NoHealth
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
@@ -45,7 +47,8 @@ from pgtrain.policies.distributions import Distribution
 from pgtrain.policies.masks import Masked
 from pgtrain.policies.normalizer import RewardScaler, RewardSign, RunningMoments
 from pgtrain.policies.parameters import FlatParameters
-from pgtrain.runner import Plan, Runner
+from pgtrain.progress import Plan
+from pgtrain.runner import Runner
 
 STREAMS = ("network", "env", "action", "minibatch", "evaluation")
 
@@ -205,6 +208,7 @@ def make_runner(
         health=make_health(cfg, policy, flat),
         recompute_advantages=getattr(u, "recompute_advantages", False),
         discount=cfg.gamma if cfg.advantage.discount_states else None,
+        entries=Entries(make_policy_metrics(policy, flat)),
         monitor=monitor,
         callbacks=[checkpointer] if ranks.leads else [],
         to_batch=to_batch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pgtrain.collector import Collector
 from pgtrain.config import schema
 from pgtrain.device_rollout import DeviceCollector
 from pgtrain.envs.differentiable import registration
@@ -10,7 +11,6 @@ from pgtrain.envs.vector import VectorEnv
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import Actor, RecurrentActor, TorchActor
 from pgtrain.policies.device_actions import device_actions
-from pgtrain.rollout import Collector
 
 
 def make_collector(

@@ -2,7 +2,7 @@
 
 Dimension legend: T steps, N envs, D observation size, P size of the distribution parameters.
 
-What `rollout.Collector` does for envs of the host, in the same order and to the same rules, with no graph (that is
+What `collector.Collector` does for envs of the host, in the same order and to the same rules, with no graph (that is
 `learning.window`). Between the first step of a window and its last nothing asks the device for a number; the episodes'
 bookkeeping is one transfer at the end.
 """
@@ -62,7 +62,7 @@ class _Storage:
 
 
 class DeviceCollector:
-    """Gathers rollouts from an env on the policy's device; in shape and use like `rollout.Collector`.
+    """Gathers rollouts from an env on the policy's device; in shape and use like `collector.Collector`.
 
     Raises: ValueError for a distribution that `device_actions` does not know.
     """

@@ -12,12 +12,12 @@ from omegaconf import OmegaConf
 
 from pgtrain import build, checkpoint
 from pgtrain.callbacks import Checkpointer
+from pgtrain.collector import Collector
 from pgtrain.config import convert, schema
 from pgtrain.envs.vector import VectorEnv
 from pgtrain.learning.window import WindowCollector
 from pgtrain.monitor import record
 from pgtrain.monitor.sinks.jsonl import cut_after
-from pgtrain.rollout import Collector
 from pgtrain.runner import Runner
 from pgtrain.types import UserError
 

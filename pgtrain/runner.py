@@ -3,68 +3,34 @@
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from pgtrain.callbacks import Callback
+from pgtrain.collector import Collector
 from pgtrain.device_rollout import DeviceCollector
 from pgtrain.distributed import Ranks
+from pgtrain.entries import Entries
 from pgtrain.episodes import Episodes, join
 from pgtrain.interrupt import Interrupt, Interrupted
 from pgtrain.learning.advantages import Estimator
 from pgtrain.learning.batch import Batch, Coefficients, flatten
 from pgtrain.learning.natural_gradient import NaturalUpdate
-from pgtrain.learning.over_ranks import learned_over_ranks, mean_over_ranks
 from pgtrain.learning.pathwise_update import PathwiseUpdate, TDLambda, WindowReturn
 from pgtrain.learning.schedules import Measured, Schedule
 from pgtrain.learning.updates import Update, UpdateResult
 from pgtrain.learning.window import WindowCollector
-from pgtrain.monitor.diagnostics import experience_metrics, locate_non_finite, policy_metrics
+from pgtrain.monitor.diagnostics import cause_of_skips
 from pgtrain.monitor.gradient_health import NoHealth
 from pgtrain.monitor.monitor import Monitor
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.normalizer import RewardScaler, RewardSign
-from pgtrain.rollout import Collector, Rollout, revalue
-from pgtrain.stopwatch import Stopwatch
+from pgtrain.progress import Plan, Progress
+from pgtrain.rollout import Rollout, revalue
+from pgtrain.stopwatch import Laps, Stopwatch
 from pgtrain.types import TrainingError
-
-
-@dataclass
-class Plan:
-    """How much is collected in an iteration, and when the run is over."""
-
-    total_steps: int
-    horizon: int | None  # rows in each env; None: whole episodes
-    episodes: int | None  # whole episodes in each env
-
-
-@dataclass
-class Progress:
-    """Counters of a run. Steps are real env transitions, summed over envs and ranks."""
-
-    steps: int = 0
-    iterations: int = 0
-    episodes: int = 0
-    updates: int = 0  # made or skipped
-    skipped_updates: int = 0
-    skipped_in_a_row: int = 0
-    last_iteration_steps: int = 0
-    recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=100))
-
-    def state_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"recent_returns": list(self.recent_returns)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state | {"recent_returns": deque(state["recent_returns"], maxlen=100)})
 
 
 class Collected(NamedTuple):
@@ -88,6 +54,7 @@ class Runner:
     learning_rate: Schedule
     entropy_coef: Schedule
     discount: float | None  # γ: weigh the steps of an episode by γᵗ, the exact discounted gradient
+    entries: Entries  # of the log
     monitor: Monitor
     callbacks: Sequence[Callback]
     clip: Schedule | None = None  # None: the update has no such coefficient
@@ -101,18 +68,15 @@ class Runner:
     ranks: Ranks = field(default_factory=Ranks)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     progress: Progress = field(default_factory=Progress)
-    _unrecorded: list[Episodes] = field(default_factory=list)  # ended since the last entry of the files
-    _log_seconds: float = 0.0  # what the last call of `_log` took
-    _mark: tuple[float, int] = (0.0, 0)  # time and steps at that call
 
     def run(self) -> None:
         """Trains until the budget is spent. However it ends, `callbacks.at_end` is run.
 
         Raises: Interrupted, TrainingError, or whatever the env's code raises.
         """
-        self._mark = time.perf_counter(), self.progress.steps
+        self.entries.begin(self.progress.steps)
         try:
-            while self._goes_on():
+            while self.plan.goes_on(self.progress):
                 if self.interrupt.requested:
                     raise Interrupted
                 self._iterate()
@@ -120,15 +84,8 @@ class Runner:
             for callback in self.callbacks:
                 callback.at_end(self)
 
-    def _goes_on(self) -> bool:
-        """Fixed windows: until the budget is met. Whole episodes: while one more iteration of the usual length fits."""
-        p = self.progress
-        if self.plan.horizon is not None or p.iterations == 0:
-            return p.steps < self.plan.total_steps
-        return p.steps + p.last_iteration_steps <= self.plan.total_steps
-
     def _iterate(self) -> None:
-        clock = _Clock()
+        clock = Laps()
         collected = self._collect()
         if collected is None:
             return
@@ -137,7 +94,7 @@ class Runner:
         rollout = self.estimator(self._scale_rewards(rollout))
         clock.lap("time/estimate")
         batch = self.to_batch(rollout, self.discount)
-        coefficients = self._coefficients(rollout)
+        coefficients = self._coefficients()
         anew = self._reestimate(rollout) if self.recompute_advantages else None
         self.health.before(rollout)
         experience: Any = rollout if self.update.through_time else batch
@@ -146,11 +103,12 @@ class Runner:
         self.health.after()
         self._adapt(rollout, batch, learned=any(made))
         clock.lap("time/update")
-        self._count(steps, episodes, made)
+        self.progress.count(steps, episodes, made)
+        self.entries.unrecorded.append(episodes)
         self._show_schedules(episodes, result)
-        notable = not all(made) or not self._goes_on()
+        notable = not all(made) or not self.plan.goes_on(self.progress)
         if self.ranks.first(self.monitor.wants(self.progress.iterations, self.progress.steps, notable)):
-            self._log(rollout, batch, result, coefficients, clock)
+            self.entries.write(self, rollout, batch, result, coefficients, clock.phases)
         self._judge(rollout, made)
         for callback in self.callbacks:
             callback.after_iteration(self)
@@ -216,7 +174,7 @@ class Runner:
             if policy.value_moments is not None:
                 policy.observe_targets(batch.value_target, batch.weight)
 
-    def _coefficients(self, rollout: Rollout) -> Coefficients:
+    def _coefficients(self) -> Coefficients:
         progress = self.progress.steps / self.plan.total_steps
         return Coefficients(**{name: schedule(progress) for name, schedule in self._schedules.items()})
 
@@ -228,81 +186,14 @@ class Runner:
     def _reestimate(self, rollout: Rollout) -> Callable[[], Batch]:
         return lambda: self.to_batch(self.estimator(revalue(self.policy, rollout)), self.discount)
 
-    def _count(self, steps: int, episodes: Episodes, made: list[bool]) -> None:
-        p = self.progress
-        p.iterations += 1
-        p.steps += steps
-        p.last_iteration_steps = steps
-        p.episodes += len(episodes.returns)
-        # a NaN reward is told by `_judge`; it must not hide the returns of the next 100 episodes
-        p.recent_returns.extend(episodes.returns[np.isfinite(episodes.returns)].tolist())
-        p.updates += len(made)
-        p.skipped_updates += made.count(False)
-        for ok in made:
-            p.skipped_in_a_row = 0 if ok else p.skipped_in_a_row + 1
-        self._unrecorded.append(episodes)
-
     def _show_schedules(self, episodes: Episodes, result: UpdateResult) -> None:
         adaptive = [schedule for schedule in self._schedules.values() if schedule.adapts]
         if not adaptive:
             return
-        recent = self.progress.recent_returns
-        mean_return = statistics.fmean(recent) if recent else math.nan
         entropy = float(result.stats.get("policy/entropy", math.nan))
-        measured = Measured(episodes.returns.tolist(), mean_return, entropy)
+        measured = Measured(episodes.returns.tolist(), self.progress.mean_return, entropy)
         for schedule in adaptive:
             schedule.observe(measured)
-
-    def _log(
-        self,
-        rollout: Rollout,
-        batch: Batch,
-        result: UpdateResult,
-        coefficients: Coefficients,
-        clock: _Clock,
-    ) -> None:
-        """Numbers of this iteration, and of the episodes that ended since the last entry of the files."""
-        p, started = self.progress, time.perf_counter()
-        critic = rollout.value is not None
-        tensors = result.stats | experience_metrics(learned_over_ranks(self.ranks, batch), critic)
-        tensors |= mean_over_ranks(self.ranks, policy_metrics(self.policy, batch), batch)
-        tensors.pop("loss", None)
-        if self.reward_scaler is not None:
-            tensors["reward/scale"] = self.reward_scaler.std
-        metrics = {"schedule/learning_rate": coefficients.learning_rate}  # unless the update has a say in it
-        if self.clip is not None:
-            metrics["schedule/clip"] = coefficients.clip
-        metrics |= to_floats(tensors) | dict(
-            self.health.metrics()
-        )  # the iteration's one device sync for numbers
-        returns = np.concatenate([e.returns for e in self._unrecorded])
-        finite = returns[np.isfinite(returns)]
-        if len(finite):
-            metrics["episode/return"] = float(finite.mean())
-        if len(returns):
-            metrics["episode/length"] = float(np.concatenate([e.lengths for e in self._unrecorded]).mean())
-        if p.recent_returns:
-            metrics["episode/return_100"] = statistics.fmean(p.recent_returns)
-        metrics |= {
-            "episode/count": len(returns),
-            "gradient/skipped_updates": p.skipped_updates,
-            "gradient/skipped_share": p.skipped_updates / max(p.updates, 1),
-            "schedule/entropy_coef": coefficients.entropy_coef,
-            "progress/iteration": p.iterations,
-            "progress/steps": p.steps,
-            "time/log": self._log_seconds,
-            "time/steps_per_second": self._pace(started),
-        }
-        self.monitor.log(p.steps, metrics | clock.phases)
-        if self.monitor.recording:
-            self._unrecorded.clear()
-        self._log_seconds = time.perf_counter() - started
-
-    def _pace(self, now: float) -> float:
-        """Env steps per second of wall time since the last call, everything included."""
-        then, steps = self._mark
-        self._mark = now, self.progress.steps
-        return (self.progress.steps - steps) / max(now - then, 1e-9)
 
     def _judge(self, rollout: Rollout, made: list[bool]) -> None:
         """Tells where a skipped update came from; ends the run when nothing but skips is left."""
@@ -310,13 +201,7 @@ class Runner:
         skipped = made.count(False)
         if not skipped:
             return
-        before = self.ranks.rank * self.collector.env.num_envs
-        causes = self.ranks.gather(locate_non_finite(rollout, before))
-        told = [(f"rank {rank}: " if self.ranks.size > 1 else "") + x for rank, x in enumerate(causes) if x]
-        cause = told[0] if told else None
-        if cause is None:
-            names = self.update.flat.non_finite()
-            cause = f"the gradient of {', '.join(names)}" if names else "the loss or its gradient overflowed"
+        cause = cause_of_skips(rollout, self.update.flat, self.ranks)
         text = f"iteration {p.iterations}: {skipped} update(s) skipped, parameters unchanged: {cause}"
         self.monitor.message(text, "warning")
         if p.skipped_in_a_row >= self.max_skipped_in_a_row:
@@ -337,7 +222,7 @@ class Runner:
             "collector": self.collector.state_dict(),
             "reward_scaler": None if self.reward_scaler is None else self.reward_scaler.state_dict(),
             "progress": self.progress.state_dict(),
-            "unrecorded": [[e.returns.tolist(), e.lengths.tolist()] for e in self._unrecorded],
+            "unrecorded": self.entries.state_dict(),
             "device": next(self.policy.parameters()).device.type,
             "seconds": [self.stopwatch.wall, self.stopwatch.cpu],
         }
@@ -359,7 +244,7 @@ class Runner:
         if self.reward_scaler is not None:
             self.reward_scaler.load_state_dict(state["reward_scaler"])
         self.progress.load_state_dict(state["progress"])
-        self._unrecorded = [Episodes(np.array(r), np.array(n, np.int64)) for r, n in state["unrecorded"]]
+        self.entries.load_state_dict(state["unrecorded"])
         wall, cpu = state["seconds"]
         self.stopwatch.before = wall, cpu
 
@@ -369,23 +254,3 @@ class Runner:
         self.collector.restart(seed)
         if isinstance(self.reward_scaler, RewardScaler):
             self.reward_scaler.accumulator.zero_()
-
-
-class _Clock:
-    """Seconds of each phase of an iteration."""
-
-    def __init__(self) -> None:
-        self.last = time.perf_counter()
-        self.phases: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.phases[name] = now - self.last
-        self.last = now
-
-
-def to_floats(numbers: dict[str, Any]) -> dict[str, float]:
-    """0-d tensors → floats with one transfer from the device, in the widest of their types; others as they are."""
-    tensors = [x for x in numbers.values() if isinstance(x, Tensor)]
-    moved = iter(torch.stack(tensors).tolist() if tensors else ())
-    return {name: next(moved) if isinstance(x, Tensor) else float(x) for name, x in numbers.items()}

@@ -1,4 +1,4 @@
-"""Wall and processor time of a run, over all its parts."""
+"""Wall and processor time: of a run over all its parts, and of the phases of an iteration."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ class Stopwatch:
     @property
     def cpu(self) -> float:
         return self.before[1] + cpu_seconds() - self._cpu
+
+
+class Laps:
+    """Seconds of each phase of an iteration."""
+
+    def __init__(self) -> None:
+        self.last = time.perf_counter()
+        self.phases: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.phases[name] = now - self.last
+        self.last = now
 
 
 def cpu_seconds() -> float:

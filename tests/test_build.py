@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pgtrain import build, build_update, checkpoint, training
+from pgtrain import build, build_update, checkpoint, loading, training
 from pgtrain.config import schema
 from pgtrain.evaluation import evaluate
 from pgtrain.learning import advantages, kl_guard, losses, schedules
@@ -276,7 +276,7 @@ def test_a_run_leaves_a_summary_and_a_policy_that_plays(tmp_path: Path) -> None:
     )
     assert told["return_std"] == pytest.approx(statistics.stdev(returns))
     assert told["wall_seconds"] > 0 and told["steps_per_second"] == pytest.approx(128 / told["wall_seconds"])
-    loaded = training.load(tmp_path)
+    loaded = loading.load(tmp_path)
     assert loaded.warning is None and loaded.cfg.seed == 3
     for name, x in result.policy.state_dict().items():
         assert torch.equal(x, loaded.policy.state_dict()[name]), name
@@ -307,7 +307,7 @@ def test_an_env_that_raises_ends_the_run_in_good_order(tmp_path: Path, backend: 
     assert (
         told["steps"] >= 4 * 12 and told["iterations"] == told["steps"] // 16 and told["eval_episodes"] == 0
     )
-    assert training.load(tmp_path, env_id=env["id"]).policy is not None
+    assert loading.load(tmp_path, env_id=env["id"]).policy is not None
 
 
 def test_numbers_that_stay_bad_end_the_run_in_good_order(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_episodes_without_end_leave_a_run_without_updates(tmp_path: Path) -> Non
     assert result.summary["status"] == "finished" and result.summary["iterations"] == 0
     assert result.summary["return_mean"] is None and 128 <= result.summary["steps"] < 132
     assert "did not end" in (tmp_path / "run.log").read_text()
-    assert training.load(tmp_path, env_id=env_id("NeverEnds")).policy is not None
+    assert loading.load(tmp_path, env_id=env_id("NeverEnds")).policy is not None
 
 
 def test_fewer_evaluation_envs_than_workers(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_fewer_evaluation_envs_than_workers(tmp_path: Path) -> None:
     env = {"id": env_id("FixedLen"), "backend": "process", "workers": 4}
     result = train(tmp_path, env, eval={"episodes": 3}, total_steps=32, **A2C)
     assert result.summary["eval_episodes"] == 3
-    assert training.load(tmp_path, env_id=env["id"]).policy is not None
+    assert loading.load(tmp_path, env_id=env["id"]).policy is not None
 
 
 # ---------------------------------------------------------------------------------------------------- loading
@@ -361,9 +361,9 @@ def test_a_run_cannot_name_code_to_import(tmp_path: Path) -> None:
     train(tmp_path, id_, total_steps=32, **A2C)
     for repeated in (None, "CartPole-v1", env_id("OneStep")):
         with pytest.raises(UserError, match=r"imports the module tests.envs_for_tests.*repeat env=") as error:
-            training.load(tmp_path, env_id=repeated)
+            loading.load(tmp_path, env_id=repeated)
         assert "\n" not in str(error.value)
-    assert training.load(tmp_path, env_id=id_).cfg.env.id == id_
+    assert loading.load(tmp_path, env_id=id_).cfg.env.id == id_
 
 
 def test_a_module_is_not_imported_before_it_was_repeated(tmp_path: Path) -> None:
@@ -373,11 +373,11 @@ def test_a_module_is_not_imported_before_it_was_repeated(tmp_path: Path) -> None
     state["config"]["env"]["id"] = "a_module_that_is_not_there:Env-v0"
     checkpoint.save(tmp_path, state)
     with pytest.raises(UserError, match="repeat env=a_module_that_is_not_there:Env-v0"):
-        training.load(tmp_path)
+        loading.load(tmp_path)
 
 
 def test_loading_an_older_checkpoint_warns(tmp_path: Path) -> None:
     train(tmp_path, "CartPole-v1", checkpoint={"every_steps": 32, "keep": 2}, **A2C)
     (tmp_path / "checkpoint.pt").write_bytes(b"cut")
-    loaded = training.load(tmp_path)
+    loaded = loading.load(tmp_path)
     assert loaded.warning is not None and "checkpoint.1.pt" in loaded.warning

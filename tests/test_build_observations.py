@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from pgtrain import build, training
+from pgtrain import build, loading, training
 from pgtrain.build_observations import parameter_counts
 from pgtrain.calibration import calibrate_normalizer
+from pgtrain.collector import Collector
 from pgtrain.config.errors import ConfigError
 from pgtrain.envs.spaces import ObservationEncoder
 from pgtrain.episodes import EpisodeTally
@@ -22,7 +23,6 @@ from pgtrain.learning.natural_gradient import NaturalUpdate
 from pgtrain.policies.actors import make_actor
 from pgtrain.policies.encoders import EncodedMLP
 from pgtrain.policies.normalizer import RewardSign
-from pgtrain.rollout import Collector
 from pgtrain.types import Step, UserError
 from tests.spaces_for_tests import OBSERVATIONS
 from tests.support import ScriptedEnv, configure, critic_only, env_id, make_policy, make_runner
@@ -166,7 +166,7 @@ def test_a_calibrated_run_tells_of_its_steps_and_does_not_count_them(tmp_path: P
     assert result.summary["steps"] == 64 and result.policy.normalizer.count == 60
     log = (tmp_path / "run.log").read_text()
     assert "60 steps of the untrained policy" in log and "not counted in total_steps" in log
-    loaded = training.load(tmp_path).policy
+    loaded = loading.load(tmp_path).policy
     assert loaded.normalizer is not None and torch.equal(
         loaded.normalizer.mean, result.policy.normalizer.mean
     )

@@ -11,6 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from pgtrain.collector import Collector
 from pgtrain.device_rollout import LOOK_EVERY, DeviceCollector
 from pgtrain.envs.differentiable import registration
 from pgtrain.envs.vector import make_vector_env
@@ -21,7 +22,7 @@ from pgtrain.policies.discrete import MultiCategorical
 from pgtrain.policies.distributions import DiagonalGaussian
 from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.squashed import TanhGaussian
-from pgtrain.rollout import Collector, Rollout
+from pgtrain.rollout import Rollout
 from tests.support import make_policy
 from tests.watching import Crossings, Questions
 

@@ -25,7 +25,7 @@ class StubEnv:
 
 
 class Calls(SimpleNamespace):
-    """What the command asked of training.load, make_env and evaluate."""
+    """What the command asked of loading.load, make_env and evaluate."""
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
             ci95=(mean - 1, mean + 1),
         )
 
-    monkeypatch.setattr("pgtrain.training.load", load)
+    monkeypatch.setattr("pgtrain.loading.load", load)
     monkeypatch.setattr("pgtrain.evaluation.evaluate", evaluate)
     return seen
 
@@ -208,7 +208,7 @@ def test_latest_is_the_newest_run(
 def test_only_the_user_can_allow_the_import_of_a_module(
     run: Path, calls: Calls, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What `training.load` may import is what was typed, never what the run's files say."""
+    """What `loading.load` may import is what was typed, never what the run's files say."""
     calls.run_env = "my_pkg:MyEnv-v0"
     (run / "config.yaml").write_text("env:\n  id: my_pkg:MyEnv-v0\n")
     assert pgtrain_eval([str(run)]) == 0
@@ -237,6 +237,6 @@ def test_a_user_error_from_below_is_one_line(
     def load(folder: Path, **settings: object) -> None:
         raise UserError("there is no checkpoint in the run")
 
-    monkeypatch.setattr("pgtrain.training.load", load)
+    monkeypatch.setattr("pgtrain.loading.load", load)
     assert pgtrain_eval([str(run)]) == 2
     assert error_of(capsys) == "there is no checkpoint in the run"

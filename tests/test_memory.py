@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pgtrain.collector import Collector
 from pgtrain.envs.vector import make_vector_env
 from pgtrain.evaluation import evaluate
 from pgtrain.learning.advantages import GAE
@@ -20,7 +21,7 @@ from pgtrain.learning.kl_guard import measure_kl
 from pgtrain.learning.updates import Update
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import RecurrentActor, make_actor
-from pgtrain.rollout import Collector, Rollout, revalue
+from pgtrain.rollout import Rollout, revalue
 from pgtrain.types import Step
 from tests.memory_support import make_recurrent
 from tests.support import ScriptedEnv, Transition, box

@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 
 import pgtrain
-from pgtrain import build, training
+from pgtrain import build, following
 from pgtrain.config import schema
 from pgtrain.config.compose import compose
 from pgtrain.distributed import Ranks
@@ -158,9 +158,9 @@ def test_a_nan_on_one_rank_skips_the_update_on_all(tmp_path: Path, policy: list[
 def test_parted_parameters_are_an_error(tmp_path: Path) -> None:
     def work(ranks: ThreadRanks) -> None:
         runner, _ = runner_of(tmp_path, PPO, ranks)
-        training._check_together(runner)
+        following.check_together(runner)
         runner.update.flat.data[7] += ranks.rank * 1e-7
-        training._check_together(runner)
+        following.check_together(runner)
 
     with pytest.raises(TrainingError, match="parted"):
         together(work)

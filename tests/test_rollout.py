@@ -10,11 +10,12 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from pgtrain.collector import Collector
 from pgtrain.envs.vector import adapt_vector_env, make_vector_env
 from pgtrain.learning.advantages import GAE, MonteCarlo
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import TorchActor, make_actor
-from pgtrain.rollout import Collector, Rollout
+from pgtrain.rollout import Rollout
 from tests import envs_for_tests
 from tests.support import ScriptedEnv, Transition, box, env_id, make_policy
 

@@ -18,7 +18,8 @@ from pgtrain.interrupt import Interrupted
 from pgtrain.learning.batch import flatten, sequences
 from pgtrain.monitor.dashboard import BY_TAG
 from pgtrain.monitor.diagnostics import experience_metrics, locate_non_finite, policy_metrics
-from pgtrain.runner import Progress, Runner
+from pgtrain.progress import Progress
+from pgtrain.runner import Runner
 from pgtrain.types import TrainingError
 from tests import envs_for_tests
 from tests.support import ScriptedEnv, configure, critic_only, env_id, make_policy, make_rollout, make_runner

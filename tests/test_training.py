@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from pgtrain import build, checkpoint, stopwatch, training
+from pgtrain import build, checkpoint, loading, stopwatch, training
 from pgtrain.config.compose import compose
 from pgtrain.monitor import record
 from pgtrain.policies.distributions import DiagonalGaussian
@@ -187,11 +187,11 @@ def test_a_checkpoint_that_no_longer_fits_its_env_is_one_line(tmp_path: Path) ->
     weights[name] = torch.zeros(64, 7)
     checkpoint.save(tmp_path, state)
     with pytest.raises(UserError, match=r"does not fit env=.*FixedLen.*size mismatch") as told:
-        training.load(tmp_path, env_id=env_id("FixedLen"))
+        loading.load(tmp_path, env_id=env_id("FixedLen"))
     assert "\n" not in str(told.value)
     checkpoint.save(tmp_path, {"config": state["config"]})
     with pytest.raises(UserError, match="lacks 'runner'"):
-        training.load(tmp_path, env_id=env_id("FixedLen"))
+        loading.load(tmp_path, env_id=env_id("FixedLen"))
 
 
 def test_the_command_that_evaluates_repeats_an_env_from_a_module(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """`pgtrain eval RUN`: play a trained policy and say how well it does.
 
 RUN is taken from the arguments before anything else, because a path may hold `=` and `,`. Nothing that only
-the run names is imported (`training.load` sees to it): an env of the form `module:Id` has to be repeated by the user.
+the run names is imported (`loading.load` sees to it): an env of the form `module:Id` has to be repeated by the user.
 """
 
 from __future__ import annotations
@@ -151,13 +151,13 @@ def find_run(run: str) -> Path:
 # ---------------------------------------------------------------------------------------------- evaluation
 def evaluate_run(folder: Path, settings: Settings) -> dict[str, Any]:
     """Play the run's policy; the numbers that evaluation.json holds."""
-    from pgtrain import device, training
+    from pgtrain import device, loading
     from pgtrain.evaluation import envs_for, evaluate
 
     num_envs = settings.num_envs or envs_for(settings.episodes)
     episodes = math.ceil(settings.episodes / num_envs) * num_envs  # every env plays the same number
     device.resolve(settings.device, parameters=0)  # a device that is not there is told in one line
-    loaded = training.load(folder, device=settings.device, env_id=settings.env, policy=settings.policy)
+    loaded = loading.load(folder, device=settings.device, env_id=settings.env, policy=settings.policy)
     env_id = loaded.cfg.env.id
     for key, given, was in (
         ("env", settings.env, env_id),

@@ -149,7 +149,7 @@ def _refuse_unwritable(settings: Settings, run: str | None) -> None:
 
 def measure(run: str | None, settings: Settings, rest: list[str]) -> tuple[Any, Path]:
     """The findings, and the folder that they belong to."""
-    from pgtrain import build, device, training
+    from pgtrain import build, device, loading
     from pgtrain.commands.gradients_run import Experiment, fresh
     from pgtrain.config.compose import compose
 
@@ -157,7 +157,7 @@ def measure(run: str | None, settings: Settings, rest: list[str]) -> tuple[Any, 
     if run is not None:
         folder = find_run(run)
         env_id = rest[0].partition("=")[2] if rest else None
-        loaded = training.load(folder, device=settings.device, env_id=env_id)
+        loaded = loading.load(folder, device=settings.device, env_id=env_id)
         if env_id not in (None, loaded.cfg.env.id):
             raise UserError(
                 f"env={env_id}: the run was trained on {loaded.cfg.env.id}; env= can only repeat that"

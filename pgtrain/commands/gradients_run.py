@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pgtrain import build
+from pgtrain.collector import Collector
 from pgtrain.config import schema
 from pgtrain.envs.closed_form.exact import exact_gradient
 from pgtrain.envs.registry import find_spec
@@ -20,7 +21,7 @@ from pgtrain.learning.gradient_statistics import layer_shares
 from pgtrain.learning.laboratory import Estimator, Laboratory, ended, fit_critic, with_values
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import make_actor
-from pgtrain.rollout import Collector, Rollout
+from pgtrain.rollout import Rollout
 from pgtrain.types import UserError
 
 ENVS = 64  # side by side at most

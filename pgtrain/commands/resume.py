@@ -80,7 +80,7 @@ def resume(run_dir: str | Path, *overrides: str, **settings: Any) -> Result:
 
 def _resume(run: str, changes: list[str]) -> Result:
     folder, age = _place(run)
-    from pgtrain import checkpoint, launch, training
+    from pgtrain import checkpoint, launch, loading, training
     from pgtrain.monitor import record
     from pgtrain.origin import Resumed
 
@@ -92,7 +92,7 @@ def _resume(run: str, changes: list[str]) -> Result:
     before = as_of(to_dict(from_yaml(folder / "config.yaml")), config)
     changed = apply(before, changes)
     cfg, summary, steps = changed.config, record.read_summary(folder), state["progress"]["steps"]
-    training.refuse_modules(cfg, changed.repeated.get("env"), changed.repeated.get("policy"))
+    loading.refuse_modules(cfg, changed.repeated.get("env"), changed.repeated.get("policy"))
     same = summary.get("steps") == steps
     _check_budget(folder, cfg, before, steps, finished=same and summary.get("status") == "finished")
     seconds = state["seconds"]

@@ -155,7 +155,9 @@ def run(app: Hydra, config_name: str, overrides: list[str], tree: DictConfig) ->
     from pgtrain.monitor.record import final_report
 
     if torchrun_rank():
-        training.follow_torchrun(composed.config)
+        from pgtrain.following import follow_torchrun
+
+        follow_torchrun(composed.config)
         return 0
     own = list(tree.hydra.overrides.task)
     folder = claim(Path(OmegaConf.select(tree, "hydra.run.dir")))

@@ -263,10 +263,7 @@ class NaturalUpdate:
                     | moved
                     | dict.fromkeys(moved.keys() & {FAILED}, self.failed)
                 )
-        ok = torch.tensor([finite], device=loss.device)
-        return UpdateResult(
-            lambda: {name: torch.as_tensor(x, device=loss.device) for name, x in told.items()}, ok
-        )
+        return UpdateResult(lambda: told, torch.tensor([finite], device=loss.device))
 
     def _trial(
         self, batch: Batch, coefficients: Coefficients, before: Tensor

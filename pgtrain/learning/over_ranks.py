@@ -213,11 +213,12 @@ def share_measure(measure: Callable[[Batch], Tensor], ranks: Ranks) -> Callable[
     return shared
 
 
-def mean_over_ranks(ranks: Ranks, means: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-    """0-d means over the rows of each rank → means over all rows."""
+def mean_over_ranks(ranks: Ranks, means: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+    """0-d means (or numbers) over the rows of each rank → means over all rows."""
     if ranks.size == 1:
         return dict(means)
-    everyone = ranks.gather_tensor(torch.stack([double(x) for x in (batch.weight.sum(), *means.values())]))
+    here = [float(x) for x in (batch.weight.sum(), *means.values())]
+    everyone = ranks.gather_tensor(torch.tensor(here, dtype=torch.float64))
     mean = (everyone[:, 0] / everyone[:, 0].sum()) @ everyone[:, 1:]
     return dict(zip(means, mean.unbind(), strict=True))
 

@@ -22,9 +22,10 @@ from pgtrain.learning.batch import Batch, Coefficients
 from pgtrain.learning.gradients import Source
 from pgtrain.learning.kl_guard import Guard, Measure
 from pgtrain.learning.optimizers import Optimizer
+from pgtrain.policies.distributions import where
 from pgtrain.policies.parameters import FlatParameters
 
-Flags = Tensor | np.ndarray
+Array = Tensor | np.ndarray  # as the pipeline works
 Reestimate = Callable[[], Batch]  # the same rows with today's values, advantages and value targets
 
 
@@ -33,12 +34,12 @@ class UpdateResult:
     """`tell` is called once someone asks for the numbers, before the next update: in a long run few iterations are
     shown."""
 
-    tell: Callable[[], dict[str, Tensor]]
-    ok: Flags  # [minibatches] bool, False where the update was skipped
+    tell: Callable[[], dict[str, Any]]
+    ok: Array  # [minibatches] bool, False where the update was skipped
 
     @cached_property
-    def stats(self) -> dict[str, Tensor]:
-        """0-d means over the minibatches whose update was made, and what the guards tell."""
+    def stats(self) -> dict[str, Any]:
+        """Means over the minibatches whose update was made, and what the guards tell: numbers, or 0-d tensors."""
         return self.tell()
 
 
@@ -62,11 +63,11 @@ class Tally(NamedTuple):
     """What an epoch of M minibatches tells."""
 
     names: tuple[str, ...]
-    table: Callable[[], Tensor]  # [M, len(names)], made when somebody asks for it
-    ok: Flags  # [M] bool, False where the update was skipped
+    table: Callable[[], Array]  # [M, len(names)], made when somebody asks for it
+    ok: Array  # [M] bool, False where the update was skipped
 
 
-def joined(parts: Sequence[Flags]) -> Flags:
+def joined(parts: Sequence[Array]) -> Array:
     """One after the other."""
     if len(parts) == 1:
         return parts[0]
@@ -175,12 +176,12 @@ class Update:
             told |= guard.finish(kl)
         ok = joined([tally.ok for tally in tallies])
 
-        def tell() -> dict[str, Tensor]:
-            table = torch.cat([tally.table() for tally in tallies])
-            made = torch.as_tensor(ok)
-            means = torch.where(made[:, None], table, 0.0).sum(0) / made.sum()  # NaN if no update was made
-            stats = dict(zip(tallies[0].names, means.unbind(), strict=True))
-            return stats | {k: torch.as_tensor(v, device=made.device) for k, v in told.items()}
+        @np.errstate(all="ignore")
+        def tell() -> dict[str, Any]:
+            table = joined([tally.table() for tally in tallies])
+            total = where(ok[:, None], table, 0.0).sum(0)
+            means = total / ok.sum()  # NaN if no update was made
+            return dict(zip(tallies[0].names, means, strict=True)) | told
 
         return UpdateResult(tell, ok)
 

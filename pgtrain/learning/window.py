@@ -69,7 +69,7 @@ class TimeProbe:
 
 
 class WindowCollector:
-    """Gathers windows from a differentiable env; in shape and use like `rollout.Collector`.
+    """Gathers windows from a differentiable env; in shape and use like `collector.Collector`.
 
     `next_value_of`: standardised inputs [..., D] → values [...], with the gradient in its inputs alone (a target
     critic); None for BPTT, which looks no further than the window.

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pgtrain.distributed import Ranks
 from pgtrain.learning import statistics
 from pgtrain.learning.batch import Batch
+from pgtrain.learning.host.heads import HEADS, Head
+from pgtrain.learning.host.source import has_formulas
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.distributions import where
+from pgtrain.policies.parameters import FlatParameters
 from pgtrain.rollout import Rollout
 
 
@@ -23,13 +30,9 @@ def transitions(batch: Batch, x: Tensor) -> Tensor:
 @np.errstate(all="ignore")  # what is not finite is shown as it is
 def experience_metrics(batch: Batch, critic: bool) -> dict[str, Any]:
     """Advantages as estimated (before any normalisation) and the critic that they were estimated with."""
-    read = (batch.advantage, batch.value, batch.value_target, batch.value_target - batch.value)
-    columns = [transitions(batch, column) for column in read]
-    x, count = (
-        statistics.double(torch.stack(columns)),
-        columns[0].numel(),
-    )  # [4, B]: all numbers from a few passes
-    mean, squares, low, high = _host_sums(x.numpy()) if x.device.type == "cpu" else _sums(x)
+    columns = [transitions(batch, x) for x in (batch.advantage, batch.value, batch.value_target)]
+    count = columns[0].numel()
+    mean, squares, low, high = (_host_sums if columns[0].device.type == "cpu" else _sums)(columns)
     metrics = {
         "advantage/mean": mean[0],
         "advantage/std": (squares[0] / (count - 1)) ** 0.5 if count > 1 else torch.nan,
@@ -43,22 +46,27 @@ def experience_metrics(batch: Batch, critic: bool) -> dict[str, Any]:
     return metrics
 
 
-def _sums(x: Tensor) -> tuple[Any, Any, Any, Any]:
-    """Mean, sum of squared deviations, least and greatest of each row."""
+def _sums(columns: Sequence[Tensor]) -> tuple[Any, Any, Any, Any]:
+    """Mean, sum of squared deviations, least and greatest of advantage, value, target and target − value, [B] each."""
+    advantage, value, target = columns
+    x = statistics.double(torch.stack([advantage, value, target, target - value]))
     mean = x.mean(1)
     low, high = torch.aminmax(x, dim=1)
     return mean, (x - mean[:, None]).square().sum(1), low, high
 
 
-def _host_sums(x: np.ndarray) -> tuple[Any, Any, Any, Any]:
+def _host_sums(columns: Sequence[Tensor]) -> tuple[Any, Any, Any, Any]:
     """The same for the few rows of a short iteration, where a framework's operations cost four times as much."""
+    x = np.empty((4, len(columns[0])))
+    x[0], x[1], x[2] = (column.numpy() for column in columns)
+    np.subtract(x[2], x[1], out=x[3])
     mean = np.add.reduce(x, 1) / x.shape[1]
     d = x - mean[:, None]
     return mean, np.add.reduce(d * d, 1), np.minimum.reduce(x, 1), np.maximum.reduce(x, 1)
 
 
 @torch.no_grad()
-def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
+def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Any]:
     """How far the update moved the policy, measured after it: KL(old ‖ new) exactly and by the k3 estimate."""
     params = policy.params(policy.network.act(batch.inputs))
     log_prob = policy.distribution.log_prob(params, batch.action)
@@ -70,6 +78,44 @@ def policy_metrics(policy: ActorCritic, batch: Batch) -> dict[str, Tensor]:
     for name, value in policy.distribution.metrics(batch.params, batch.action).items():
         metrics[name] = transitions(batch, value).mean()
     return metrics
+
+
+PolicyMetrics = Callable[[Batch], dict[str, Any]]
+
+
+def make_policy_metrics(policy: ActorCritic, flat: FlatParameters) -> PolicyMetrics:
+    """The quickest way to `policy_metrics` of this policy; made when its parameters lie where they will stay."""
+    forward = policy.network.actor_numpy() if has_formulas(policy, flat) else None
+    if forward is None:
+        return partial(policy_metrics, policy)
+    return HostPolicyMetrics(forward, HEADS[type(policy.distribution)](policy, flat))
+
+
+@dataclass
+class HostPolicyMetrics:
+    """`policy_metrics` in NumPy, on the memory of the policy's own parameters."""
+
+    forward: Callable[[np.ndarray], np.ndarray]
+    head: Head
+
+    @np.errstate(all="ignore")
+    def __call__(self, batch: Batch) -> dict[str, Any]:
+        action, old = batch.array("action"), batch.array("params")
+        log_prob, _ = self.head.evaluate(self.forward(batch.array("inputs")), action)
+        log_ratio = (log_prob - batch.array("log_prob")).astype(np.float64)
+        found = {"policy/kl": self.head.kl(old), "policy/approx_kl": np.expm1(log_ratio) - log_ratio}
+        found |= self.head.metrics(old, action)
+        return {name: np.add.reduce(x, None) / x.size for name, x in found.items()}
+
+
+def cause_of_skips(rollout: Rollout, flat: FlatParameters, ranks: Ranks) -> str:
+    """Why updates were skipped for non-finite numbers: the same words on all ranks."""
+    causes = ranks.gather(locate_non_finite(rollout, ranks.rank * rollout.weight.shape[1]))
+    told = [(f"rank {rank}: " if ranks.size > 1 else "") + x for rank, x in enumerate(causes) if x]
+    if told:
+        return told[0]
+    names = flat.non_finite()
+    return f"the gradient of {', '.join(names)}" if names else "the loss or its gradient overflowed"
 
 
 def locate_non_finite(rollout: Rollout, before: int = 0) -> str | None:

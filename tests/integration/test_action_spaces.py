@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pgtrain import build, checkpoint, training
+from pgtrain import build, checkpoint, loading, training
 from pgtrain.config import checks, schema
 from pgtrain.config.compose import compose
 from pgtrain.evaluation import evaluate
@@ -112,7 +112,7 @@ def test_a_masked_policy_comes_back_from_its_folder(tmp_path: Path) -> None:
     cfg = config("ppo", action_env("Masked", where="action_mask"))
     cfg = dataclasses.replace(cfg, eval=schema.EvalConfig(episodes=4))
     result = training.train(cfg, tmp_path, [])
-    loaded = training.load(tmp_path, env_id=cfg.env.id)
+    loaded = loading.load(tmp_path, env_id=cfg.env.id)
     with loaded.make_env(4) as env:
         assert (env.obs_dim, env.mask_dim) == (8, 6)
         again = evaluate(loaded.policy, env, 4, build.streams(0)["evaluation"])

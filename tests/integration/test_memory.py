@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pgtrain import training
+from pgtrain import loading, training
 from pgtrain.build_observations import parameter_counts
 from pgtrain.config import memory_checks
 from pgtrain.config.compose import compose
@@ -235,7 +235,7 @@ def test_the_size_of_minibatches_is_told() -> None:
 def test_a_run_with_memory_is_loaded_and_evaluated(tmp_path: Path) -> None:
     overrides = [*PPO, *WINDOW, f"env={memory_env('TMaze')}", *TINY]
     result = training.train(compose(overrides).config, tmp_path, overrides)
-    loaded = training.load(tmp_path, env_id=memory_env("TMaze"))
+    loaded = loading.load(tmp_path, env_id=memory_env("TMaze"))
     for (name, one), two in zip(
         loaded.policy.state_dict().items(), result.policy.state_dict().values(), strict=True
     ):

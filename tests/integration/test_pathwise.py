@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pgtrain import build, training
+from pgtrain import build, loading, training
 from pgtrain.cli import main
 from pgtrain.config import schema
 from pgtrain.config.compose import compose
@@ -80,7 +80,7 @@ def test_a_recipe_runs_and_leaves_a_complete_record(name: str, tmp_path: Path) -
     assert last.keys() <= {metric.tag for metric in METRICS} | {"step", "elapsed"}, last.keys()
     assert all(math.isfinite(last[tag]) for tag in wanted)
     assert last["gradient/skipped_share"] == 0 < last["gradient/norm"]
-    loaded = training.load(tmp_path)
+    loaded = loading.load(tmp_path)
     with loaded.make_env(4) as env:
         seed = build.streams(3)["evaluation"]
         assert evaluate(loaded.policy, env, 4, seed).mean == told["eval_return_mean"]

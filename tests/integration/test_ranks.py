@@ -20,8 +20,8 @@ import torch
 
 import pgtrain
 from pgtrain import build, checkpoint, launch, origin
+from pgtrain.collector import Collector
 from pgtrain.distributed import Ranks
-from pgtrain.rollout import Collector
 from pgtrain.types import TrainingError
 
 ROOT = Path(__file__).parents[2]

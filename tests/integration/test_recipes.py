@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pgtrain import build, training
+from pgtrain import build, loading, training
 from pgtrain.config import schema
 from pgtrain.config.compose import compose
 from pgtrain.evaluation import evaluate
@@ -142,7 +142,7 @@ def test_a_recipe_runs_and_leaves_a_complete_record(tmp_path: Path, recipe: str,
         if metric.tag not in still:
             assert len(set(values)) > 1, (metric.tag, values)
 
-    loaded = training.load(tmp_path, env_id=composed.config.env.id)
+    loaded = loading.load(tmp_path, env_id=composed.config.env.id)
     with loaded.make_env(4) as vec:
         assert (
             evaluate(loaded.policy, vec, 4, build.streams(5)["evaluation"]).mean == told["eval_return_mean"]

@@ -16,6 +16,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from pgtrain.collector import Collector
 from pgtrain.learning.advantages import GAE
 from pgtrain.learning.batch import Batch, Coefficients, flatten
 from pgtrain.learning.gradients import ActorLoss, Backprop, CriticBackprop
@@ -36,7 +37,7 @@ from pgtrain.learning.updates import Update
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import make_actor
 from pgtrain.policies.parameters import FlatParameters
-from pgtrain.rollout import Collector, revalue
+from pgtrain.rollout import revalue
 from pgtrain.runner import Runner
 from tests.learning.test_gradients import SPACES, experience
 from tests.support import ScriptedEnv, configure, critic_only, make_policy, make_runner

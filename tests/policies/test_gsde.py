@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from pgtrain.collector import Collector
 from pgtrain.policies.actor_critic import ActorCritic
 from pgtrain.policies.actors import NumpyActor, TorchActor, make_actor
 from pgtrain.policies.gsde import StateDependentGaussian
 from pgtrain.policies.networks import MLP
-from pgtrain.rollout import Collector
 from tests.support import ScriptedEnv, box
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "gsde.json").read_text(encoding="utf-8"))

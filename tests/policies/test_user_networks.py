@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pgtrain import training
+from pgtrain import loading, training
 from pgtrain.config.compose import compose
 from pgtrain.config.errors import ConfigError
 from pgtrain.policies.registry import UserNetwork, register_policy
@@ -46,8 +46,8 @@ def test_from_the_command_line_to_a_loaded_run(tmp_path: Path) -> None:
     assert isinstance(network, UserNetwork) and isinstance(network.body, Wide)
     assert network.body.body[0].weight.shape == (12, 4)
     with pytest.raises(UserError, match=f"repeat policy={NET}"):
-        training.load(tmp_path)
-    loaded = training.load(tmp_path, policy=NET).policy
+        loading.load(tmp_path)
+    loaded = loading.load(tmp_path, policy=NET).policy
     for a, b in zip(loaded.parameters(), result.policy.parameters(), strict=True):
         assert torch.equal(a, b)
     x = torch.randn(3, 2, 4)

@@ -29,6 +29,10 @@ class Head(Protocol):
         """KL(old ‖ now) for the distribution parameters old [B, P], [B]."""
         ...
 
+    def metrics(self, old: Array, action: Array) -> dict[str, Array]:
+        """As the distribution's own: what the dashboard shows of old parameters [B, P] and actions, [B] or [B, A]."""
+        ...
+
     def backward(self, d_log_prob: Array, d_entropy: Array | None, d_kl: Array | None) -> Array: ...
 
     def score(self) -> tuple[Array, Array | None]:
@@ -64,6 +68,9 @@ class CategoricalHead:
     def kl(self, old: Array) -> Array:
         log_old, self.old_p = log_softmax(old)
         return np.einsum("bk,bk->b", self.old_p, log_old - self.log_p)
+
+    def metrics(self, old: Array, action: Array) -> dict[str, Array]:
+        return {}
 
     def backward(self, d_log_prob: Array, d_entropy: Array | None, d_kl: Array | None) -> Array:
         d = -d_log_prob[:, None] * self.p
@@ -102,6 +109,7 @@ class GaussianHead:
         assert isinstance(distribution, DiagonalGaussian) and log_std is not None
         self.dim, self.log_half = distribution.dim, distribution.log_half
         self.low, self.high = policy.log_std_min, policy.log_std_max
+        self.u_low, self.u_high = distribution.u_low, distribution.u_high
         squashed = policy.squashed.numpy()
         self.squashed = squashed.copy() if squashed.any() else None
         self.part = flat.slices["log_std"]
@@ -124,6 +132,11 @@ class GaussianHead:
         self.shift = (self.mean - mean_old) * self.inverse
         self.ratio = np.exp(2 * (log_old - self.log_std))
         return (self.log_std - log_old + 0.5 * (self.ratio + self.shift**2 - 1)).sum(-1)
+
+    def metrics(self, old: Array, action: Array) -> dict[str, Array]:
+        low, high = self.u_low.astype(action.dtype), self.u_high.astype(action.dtype)
+        clipped = (action < low) | (action > high)
+        return {"policy/std": np.exp(old[:, self.dim :]), "policy/clipped_actions": clipped}
 
     def backward(self, d_log_prob: Array, d_entropy: Array | None, d_kl: Array | None) -> Array:
         d_mean = self.z * d_log_prob[:, None]
@@ -170,7 +183,7 @@ HEADS: dict[type, Callable[[ActorCritic, FlatParameters], Head]] = {
 
 def log_softmax(z: Array) -> tuple[Array, Array]:
     """log softmax and softmax of z [B, K]."""
-    z = z - z.max(-1, keepdims=True)
+    z = z - np.maximum.reduce(z, -1, keepdims=True)
     p = np.exp(z)
     total = np.add.reduce(p, -1, keepdims=True)
     p /= total

@@ -47,8 +47,7 @@ class HostPipeline:
         with np.errstate(all="ignore"):  # what is not finite is looked for, and told
             stats = [self._step(rows, coefficients, rate) for rows in _cut(to_rows(batch), parts)]
         ok = np.array([s.pop("ok") for s in stats])
-        names = tuple(stats[0])
-        return Tally(names, lambda: torch.tensor([list(s.values()) for s in stats], dtype=torch.float64), ok)
+        return Tally(tuple(stats[0]), lambda: np.array([list(s.values()) for s in stats], np.float64), ok)
 
     def _step(self, rows: Rows, coefficients: Coefficients, rate: float) -> dict[str, float]:
         stats = self.source(rows, coefficients)

@@ -12,7 +12,8 @@ from typing import Any
 from pgtrain.monitor.monitor import RunInfo, Sink
 from pgtrain.monitor.record import json_ready
 
-_encode = json.JSONEncoder(allow_nan=False).encode  # made once: `json.dumps` with options makes one a call
+# made once (`json.dumps` with options makes one a call); a row of numbers holds no circle to look for
+_encode = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 class JsonlSink(Sink):
