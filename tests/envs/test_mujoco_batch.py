@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from gymnasium.envs.registration import load_env_creator
 
+import pgtrain
 from pgtrain.envs import native
 from pgtrain.envs.base import env_seeds
 from pgtrain.envs.vector import make_vector_env
@@ -240,3 +242,18 @@ def test_without_mujoco_the_package_to_install_is_told(monkeypatch: pytest.Monke
 def test_a_mistaken_setting_is_told_in_one_line() -> None:
     with pytest.raises(UserError, match=r"^env=Hopper-v5 cannot be made with env.kwargs .*nowhere\.xml"):
         make_vector_env("Hopper-v5", N, kwargs={"xml_file": "/nowhere.xml"})
+
+
+def test_a_run_has_the_same_numbers_with_batched_and_with_single_envs(tmp_path) -> None:
+    rows: list[list[dict[str, Any]]] = []
+    for backend in ("native", "sync"):
+        result = pgtrain.train(
+            "algo=ppo", "env=Hopper-v5", "num_envs=2", "horizon=64", "total_steps=512", "eval.episodes=0",
+            "monitor=quiet", f"env.backend={backend}", run_dir=tmp_path / backend,
+        )  # fmt: skip
+        lines = (result.run_dir / "metrics.jsonl").read_text().splitlines()
+        rows.append(
+            [{k: v for k, v in json.loads(x).items() if k != "elapsed" and "time/" not in k} for x in lines]
+        )
+    assert len(rows[0]) >= 4 and rows[0][-1]["episode/count"] >= 1
+    assert rows[0] == rows[1]
