@@ -122,7 +122,9 @@ class Ant(Locomotion):
         return super()._costs(rows, action) + contact
 
     def _obs_of(self, rows: np.ndarray) -> np.ndarray:
-        obs = rows[:, self._seen]
+        obs = rows.take(
+            self._seen, 1
+        )  # in rows, as products of matrices round by the layout; rows[:, …] is not
         forces = obs[:, self._first_force :]
         np.clip(forces, *self.settings["contact_force_range"], out=forces)
         return obs
