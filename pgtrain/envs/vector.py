@@ -140,14 +140,13 @@ def _make_native(
             if name not in own.kwargs:
                 raise UserError(unknown_kwarg(f"{env_id} env.backend=native", name, list(own.kwargs)))
         with told_in_one_line(env_id, kwargs):
-            batched = native.load(own)
-        return batched(
-            env_id,
-            num_envs,
-            max_episode_steps=max_episode_steps or spec.max_episode_steps,
-            reward_threshold=spec.reward_threshold,
-            **kwargs,
-        )
+            return native.load(own)(
+                env_id,
+                num_envs,
+                max_episode_steps=max_episode_steps or spec.max_episode_steps,
+                reward_threshold=spec.reward_threshold,
+                **kwargs,
+            )
     if spec.vector_entry_point is None:
         names = ", ".join(sorted(native.NATIVE))
         raise UserError(

@@ -240,9 +240,44 @@ def test_without_mujoco_the_package_to_install_is_told(monkeypatch: pytest.Monke
         make_vector_env("Hopper-v5", N)
 
 
-def test_a_mistaken_setting_is_told_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"^env=Hopper-v5 cannot be made with env.kwargs .*nowhere\.xml"):
-        make_vector_env("Hopper-v5", N, kwargs={"xml_file": "/nowhere.xml"})
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "told"),
+    [
+        (
+            "Hopper-v5",
+            {"xml_file": "/nowhere.xml"},
+            r"env=Hopper-v5 cannot be made with env.kwargs .*nowhere\.xml",
+        ),
+        ("Hopper-v5", {"frame_skip": 0}, "env=Hopper-v5 cannot be made with env.kwargs .*'frame_skip': 0"),
+        (
+            "Hopper-v5",
+            {"healthy_z_range": [1]},
+            r"env.kwargs.healthy_z_range=\[1\]: must be two numbers, the lower",
+        ),
+        ("Hopper-v5", {"healthy_z_range": "ab"}, "env.kwargs.healthy_z_range=ab: must be two numbers"),
+        (
+            "Humanoid-v5",
+            {"contact_cost_range": [2, 1]},
+            r"env.kwargs.contact_cost_range=\[2, 1\]: must be two",
+        ),
+        (
+            "Hopper-v5",
+            {"ctrl_cost_weight": "low"},
+            "env.kwargs.ctrl_cost_weight=low: must be a number; the task's",
+        ),
+        ("Hopper-v5", {"healthy_reward": float("nan")}, "env.kwargs.healthy_reward=nan: must be a number"),
+        (
+            "Hopper-v5",
+            {"terminate_when_unhealthy": 1},
+            "env.kwargs.terminate_when_unhealthy=1: must be true or false",
+        ),
+        ("Ant-v5", {"main_body": "nose"}, "env=Ant-v5 cannot be made with env.kwargs .*nose"),
+    ],
+)
+def test_a_mistaken_setting_is_told_in_one_line(env_id: str, kwargs: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=f"^{told}") as caught:
+        make_vector_env(env_id, N, kwargs=kwargs)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("env_id", ["Ant-v5", "Hopper-v5"])

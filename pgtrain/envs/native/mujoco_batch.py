@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
+from numbers import Real
 from typing import Any, NoReturn
 
 import gymnasium.envs.mujoco.mujoco_env  # noqa: F401 (says what to install where MuJoCo is missing)
@@ -21,10 +23,12 @@ import numpy as np
 from pgtrain.envs.base import env_seeds
 from pgtrain.envs.native.same_step import SameStepEnv
 from pgtrain.envs.registry import EnvFactory, find_spec, one_line
-from pgtrain.types import TrainingError
+from pgtrain.types import TrainingError, UserError
 
 mujoco: Any = importlib.import_module("mujoco")  # type checkers do not see what it exports
 _STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)  # all that a simulation goes on from, bit for bit
+
+_NAMES = ("main_body",)  # numbers, or names of the model
 
 
 class MujocoBatch(SameStepEnv):
@@ -46,6 +50,7 @@ class MujocoBatch(SameStepEnv):
         **kwargs: Any,
     ) -> None:
         task: Any = EnvFactory(env_id, find_spec(env_id), kwargs)().unwrapped
+        self.settings = _settings(type(task), kwargs)
         super().__init__(
             env_id,
             num_envs,
@@ -56,9 +61,6 @@ class MujocoBatch(SameStepEnv):
         )
         self._task = task
         self.model, self.frame_skip, self.dt = task.model, task.frame_skip, task.dt
-        arguments = inspect.signature(type(task).__init__).bind(task, **kwargs)
-        arguments.apply_defaults()
-        self.settings = arguments.arguments
         self._data = [mujoco.MjData(self.model) for _ in range(num_envs)]
         self._rngs: list[np.random.Generator] = []
         parts = [self._parts(data) for data in self._data]
@@ -153,3 +155,31 @@ class MujocoBatch(SameStepEnv):
         self._rngs = [np.random.default_rng() for _ in state["rngs"]]
         for rng, saved in zip(self._rngs, state["rngs"], strict=True):
             rng.bit_generator.state = saved
+
+
+def _settings(task: type, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the task's constructor, by name: those given, and its defaults for the others.
+
+    Raises UserError for one of another kind than its default.
+    """
+    settings: dict[str, Any] = {}
+    for name, parameter in inspect.signature(task.__init__).parameters.items():
+        default, value = parameter.default, kwargs.get(name, parameter.default)
+        if isinstance(default, bool):
+            right, what = isinstance(value, bool), "true or false"
+        elif isinstance(default, tuple):
+            right = np.shape(value) == (2,) and all(map(_is_number, value))
+            right, what = right and value[0] <= value[1], "two numbers, the lower one first"
+        elif isinstance(default, (int, float)) and name not in _NAMES:
+            right, what = _is_number(value), "a number"
+        else:
+            right, what = True, ""
+        if not right:
+            raise UserError(f"env.kwargs.{name}={value}: must be {what}; the task's own is {default}")
+        settings[name] = value
+    return settings
+
+
+def _is_number(x: Any) -> bool:
+    """Infinite ones, too."""
+    return isinstance(x, Real) and not isinstance(x, bool) and not math.isnan(x)
