@@ -40,67 +40,51 @@ NATIVE: dict[str, Native] = {
     ),
 }
 
-_MUJOCO = "gymnasium.envs.mujoco"
-_TASKS = "pgtrain.envs.native.mujoco_tasks"
+
+def _mujoco(module: str, name: str, source: str, *kwargs: str) -> Native:
+    entry_point = f"gymnasium.envs.mujoco.{source}_v5:{name}Env"
+    return Native(f"pgtrain.envs.native.{module}", name, entry_point, kwargs)
+
+
+_BODIES, _ARMS = "mujoco_bodies", "mujoco_arms"
 _MODEL = ("xml_file", "frame_skip", "reset_noise_scale")
-_LOCOMOTION = (
-    *_MODEL,
-    "forward_reward_weight",
-    "ctrl_cost_weight",
-    "exclude_current_positions_from_observation",
-)
-_HEALTH = ("healthy_reward", "terminate_when_unhealthy", "healthy_z_range")
-_HUMANOID = tuple(
-    f"include_{name}_in_observation" for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
-)
+_SHOWN = "exclude_current_positions_from_observation"
+_RUN = (*_MODEL, _SHOWN, "forward_reward_weight", "ctrl_cost_weight")
+_FALL = (*_RUN, "healthy_reward", "terminate_when_unhealthy", "healthy_z_range")
+_SEEN = tuple(f"include_{name}_in_observation" for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext"))
+_UP = ("uph_cost_weight", "ctrl_cost_weight", "impact_cost_weight", "impact_cost_range")
 
 NATIVE |= {
-    f"{name}-v5": Native(_TASKS, name, f"{_MUJOCO}.{module}_v5:{name}Env", kwargs)
-    for name, module, kwargs in (
-        ("HalfCheetah", "half_cheetah", _LOCOMOTION),
-        ("Swimmer", "swimmer", _LOCOMOTION),
-        ("Walker2d", "walker2d", (*_LOCOMOTION, *_HEALTH, "healthy_angle_range")),
-        ("Hopper", "hopper", (*_LOCOMOTION, *_HEALTH, "healthy_angle_range", "healthy_state_range")),
-        (
-            "Ant",
-            "ant",
-            (
-                *_LOCOMOTION,
-                *_HEALTH,
-                "main_body",
-                "contact_cost_weight",
-                "contact_force_range",
-                "include_cfrc_ext_in_observation",
-            ),
-        ),
-        (
-            "Humanoid",
-            "humanoid",
-            (*_LOCOMOTION, *_HEALTH, *_HUMANOID, "contact_cost_weight", "contact_cost_range"),
-        ),
-        (
-            "HumanoidStandup",
-            "humanoidstandup",
-            (
-                *_MODEL,
-                *_HUMANOID,
-                "exclude_current_positions_from_observation",
-                "uph_cost_weight",
-                "ctrl_cost_weight",
-                "impact_cost_weight",
-                "impact_cost_range",
-            ),
-        ),
-        # the rows of these three are those of their own models: no other xml_file
-        ("InvertedDoublePendulum", "inverted_double_pendulum", (*_MODEL[1:], "healthy_reward")),
-        ("Reacher", "reacher", ("frame_skip", "reward_dist_weight", "reward_control_weight")),
-        (
-            "Pusher",
-            "pusher",
-            ("frame_skip", "reward_near_weight", "reward_dist_weight", "reward_control_weight"),
-        ),
-        ("InvertedPendulum", "inverted_pendulum", _MODEL),
-    )
+    "HalfCheetah-v5": _mujoco(_BODIES, "HalfCheetah", "half_cheetah", *_RUN),
+    "Swimmer-v5": _mujoco(_BODIES, "Swimmer", "swimmer", *_RUN),
+    "Walker2d-v5": _mujoco(_BODIES, "Walker2d", "walker2d", *_FALL, "healthy_angle_range"),
+    "Hopper-v5": _mujoco(_BODIES, "Hopper", "hopper", *_FALL, "healthy_angle_range", "healthy_state_range"),
+    "Ant-v5": _mujoco(
+        _BODIES, "Ant", "ant", *_FALL, "main_body", "contact_cost_weight", "contact_force_range", _SEEN[-1]
+    ),
+    "Humanoid-v5": _mujoco(
+        _BODIES, "Humanoid", "humanoid", *_FALL, *_SEEN, "contact_cost_weight", "contact_cost_range"
+    ),
+    "HumanoidStandup-v5": _mujoco(
+        _BODIES, "HumanoidStandup", "humanoidstandup", *_MODEL, _SHOWN, *_SEEN, *_UP
+    ),
+    "InvertedPendulum-v5": _mujoco(_ARMS, "InvertedPendulum", "inverted_pendulum", *_MODEL),
+    # the rows of these three are those of their own models: no other xml_file
+    "InvertedDoublePendulum-v5": _mujoco(
+        _ARMS, "InvertedDoublePendulum", "inverted_double_pendulum", *_MODEL[1:], "healthy_reward"
+    ),
+    "Reacher-v5": _mujoco(
+        _ARMS, "Reacher", "reacher", "frame_skip", "reward_dist_weight", "reward_control_weight"
+    ),
+    "Pusher-v5": _mujoco(
+        _ARMS,
+        "Pusher",
+        "pusher",
+        "frame_skip",
+        "reward_near_weight",
+        "reward_dist_weight",
+        "reward_control_weight",
+    ),
 }
 
 
