@@ -1,13 +1,14 @@
 """Does a gradient really flow through this env? `check(env)` finds the usual faults, each with its line and its cure.
 
 The task's methods are run on many states in float64 while every torch call is watched: that tells of NumPy, in-place
-writes, `.item()` and cut graphs with the line that they stand in, and of each state whether values and slopes are
-finite there: start states, those that random actions lead to (with ends and resets), and zero, where square roots and
-norms like to fail. Then the Jacobians of some are compared with central differences.
+writes, `.item()`, cut graphs and strange random numbers with the line that they stand in, and of each state whether
+values and slopes are finite there: start states, those that random actions lead to (with ends and resets), and zero,
+where square roots and norms like to fail. Then the Jacobians of some are compared with central differences.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import traceback
@@ -112,6 +113,7 @@ def _methods(env: DifferentiableEnv) -> dict[str, Callable[[Tensor, Tensor], Ten
 def _try_all(env: DifferentiableEnv, place: Tensor, action: Tensor, known: list[Finding]) -> list[Finding]:
     """Runs each method under watch, then looks at its result and at its backward pass."""
     found: list[Finding] = []
+    moody = False
     for name, method in _methods(env).items():
         state, act = place.clone().requires_grad_(), action.clone().requires_grad_()
         watch = Watch()
@@ -132,11 +134,36 @@ def _try_all(env: DifferentiableEnv, place: Tensor, action: Tensor, known: list[
             continue
         if len(bad := bad_rows(out)):
             found.append(_value_fault(env, name, watch, place, bad))
+        elif not moody and not _repeats(env, method, state, act, out):
+            moody = True  # the other methods are called with what this one returned
+            found.append(_moody(env, name))
         elif not out.requires_grad:
             found.append(_cut(env, name))
         else:
             found += _slope_faults(env, name, watch, out, state, act)
     return found
+
+
+def _repeats(
+    env: DifferentiableEnv,
+    method: Callable[[Tensor, Tensor], Tensor],
+    state: Tensor,
+    action: Tensor,
+    out: Tensor,
+) -> bool:
+    """Does another call with the same state, action and noise give the same? One that raises is told elsewhere."""
+    with same_noise(env), torch.no_grad(), contextlib.suppress(Exception):
+        return torch.equal(method(state, action), out)
+    return True
+
+
+def _moody(env: DifferentiableEnv, name: str) -> Finding:
+    message = f"{name} returned other values when it was called again with the same states and actions"
+    cure = (
+        "draw random numbers by self.normal or self.uniform (not by NumPy or random), and keep nothing between "
+        "calls: what must be remembered belongs into the state"
+    )
+    return Finding(_where(env, name), message, cure)
 
 
 def _shape_faults(env: DifferentiableEnv, name: str, out: Tensor, rows: int) -> list[Finding]:

@@ -29,6 +29,15 @@ _TO_NUMPY = {
     "__array__": "NumPy is called with a tensor: it leaves torch, and with it the graph",
 }
 _CUTS = {"detach": ".detach() cuts the graph", "data": ".data cuts the graph"}
+# functions that draw from torch's global generator unless they are given another
+_DRAWS = (
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "poisson",
+    "multinomial", "dropout", "normal_", "uniform_", "exponential_", "bernoulli_", "log_normal_", "cauchy_",
+    "geometric_", "random_",
+)  # fmt: skip
+_DRAW_CURE = (
+    "draw by self.normal or self.uniform: the env's own randomness, which a seed fixes and a checkpoint keeps"
+)
 _HOST_CURE = (
     "keep tensors: batched arithmetic, torch.where(condition, a, b) for a branch, clamp, minimum, maximum"
 )
@@ -85,6 +94,11 @@ class Watch(TorchFunctionMode):
             return _CUTS["detach"], _CUT_CURE
         if name == "__get__" and getattr(func, "__self__", None) is Tensor.data and _in_graph(args):
             return _CUTS["data"], _CUT_CURE
+        if name in _DRAWS and kwargs.get("generator") is None:
+            return (
+                f"{name} draws random numbers that neither the env's seed nor a checkpoint knows",
+                _DRAW_CURE,
+            )
         writes = (
             name in ("__setitem__", "__set__")
             or (name.endswith("_") and not name.endswith("__") and name != "requires_grad_")

@@ -102,6 +102,32 @@ class MaskedTooLate(Good):
         return torch.where(x == 0, x, inverse)
 
 
+class GlobalNoise(Good):
+    def dynamics(self, state: Tensor, action: Tensor) -> Tensor:
+        noise = torch.randn(len(state), 2, dtype=state.dtype)  # FAULT
+        return super().dynamics(state, action) + 0.01 * noise
+
+
+class GlobalNoiseInPlace(Good):
+    def dynamics(self, state: Tensor, action: Tensor) -> Tensor:
+        noise = torch.empty(len(state), 2, dtype=state.dtype)
+        noise.normal_()  # FAULT
+        return super().dynamics(state, action) + 0.01 * noise
+
+
+class NumpyNoise(Good):
+    def dynamics(self, state: Tensor, action: Tensor) -> Tensor:  # FAULT
+        return super().dynamics(state, action) + 0.01 * np.random.normal()  # noqa: NPY002 (that is the point)
+
+
+class Remembers(Good):
+    calls = 0
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:  # FAULT
+        self.calls += 1
+        return super().reward(state, action, next_state) - 0.1 * self.calls
+
+
 class RewardColumn(Good):
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:  # FAULT
         return -next_state.square().sum(-1, keepdim=True)

@@ -41,6 +41,10 @@ FAULTS = {
     ),
     "RewardColumn": ("reward returned the shape [256, 1] for 256 envs", "[N]"),
     "FloatFlag": ("terminated returned torch.float64", "bool [N]"),
+    "GlobalNoise": ("randn draws random numbers that neither the env's seed", "self.normal"),
+    "GlobalNoiseInPlace": ("normal_ draws random numbers that neither", "self.normal"),
+    "NumpyNoise": ("dynamics returned other values when it was called again", "not by NumPy or random"),
+    "Remembers": ("reward returned other values when it was called again", "belongs into the state"),
     "SinglePrecision": ("dynamics raised RuntimeError", "self.tensor"),
 }
 
