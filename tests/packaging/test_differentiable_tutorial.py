@@ -66,4 +66,4 @@ def test_the_env_of_the_tutorial_is_short() -> None:
 
 def test_the_table_names_no_fault_that_is_not_tested() -> None:
     table = TEXT[TEXT.index("| fault |") :].split("\n\n")[0]
-    assert len(table.splitlines()) == 2 + 8
+    assert len(table.splitlines()) == 2 + 9
