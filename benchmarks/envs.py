@@ -1,7 +1,8 @@
 """What a step costs in pgtrain's batched envs, and in Gymnasium's single envs one after the other.
 
-    python benchmarks/envs.py [--envs HalfCheetah-v5,…] [--num-envs 8] [--rounds 15] [--steps 60]
+    python benchmarks/envs.py [--envs HalfCheetah-v5,…] [--num-envs 8] [--rounds 15] [--steps 60] [--threads 1,2]
 
+With --threads instead: MuJoCo's batched tasks stepped by so many threads each, µs of wall and of CPU time.
 Rounds of both by turns, random actions; µs of CPU time per env step: the median round and the least one, and the ratio
 of the medians. The single envs are the sync backend's, which leaves out what Gymnasium's own SyncVectorEnv does
 beside them.
@@ -41,9 +42,36 @@ def micros(env: VectorEnv, actions: np.ndarray) -> float:
     return 1e6 * (time.process_time() - started) / (len(actions) * env.num_envs)
 
 
+def thread_table(names: list[str], num_envs: int, rounds: int, steps: int, counts: list[int]) -> None:
+    """Prints a row for each env: the median round's µs of wall time (of CPU time) per env step."""
+    heads = " | ".join(f"{count} thread{'s' * (count > 1)}, µs of wall (CPU)" for count in counts)
+    print(f"| env, {num_envs} at once | {heads} |\n|---|" + "---|" * len(counts))
+    for name in names:
+        envs = [make_vector_env(name, num_envs, backend="native", threads=count) for count in counts]
+        for env in envs:
+            env.reset(0)
+        wall: list[list[float]] = [[] for _ in envs]
+        cpu: list[list[float]] = [[] for _ in envs]
+        for seed in range(rounds):
+            for i, env in enumerate(envs):
+                actions, started = actions_for(env, steps, seed), time.perf_counter()
+                cpu[i].append(micros(env, actions))
+                wall[i].append(1e6 * (time.perf_counter() - started) / (steps * num_envs))
+        cells = [
+            f"{statistics.median(w):.1f} ({statistics.median(c):.1f})" for w, c in zip(wall, cpu, strict=True)
+        ]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        for env in envs:
+            env.close()
+
+
 def compare(env_id: str, num_envs: int, rounds: int, steps: int) -> tuple[list[float], list[float]]:
     """µs per env step in each round, batched and single."""
-    both = [make_vector_env(env_id, num_envs, backend=backend) for backend in ("native", "sync")]
+    own = native.NATIVE[env_id].threaded
+    both = [
+        make_vector_env(env_id, num_envs, backend="native", threads=1 if own else None),
+        make_vector_env(env_id, num_envs, backend="sync"),
+    ]
     for env in both:
         env.reset(0)
         micros(env, actions_for(env, steps, 0))  # not counted: imports, caches
@@ -63,7 +91,12 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--threads", default="", help="numbers of threads, joined by commas")
     args = parser.parse_args()
+    if args.threads:
+        counts = [int(count) for count in args.threads.split(",")]
+        thread_table(args.envs.split(","), args.num_envs, args.rounds, args.steps, counts)
+        return
     print("| env | batched, µs a step (least) | single envs (least) | ratio |\n|---|---|---|---|")
     for name in args.envs.split(","):
         batched, single = compare(name, args.num_envs, args.rounds, args.steps)

@@ -41,7 +41,7 @@ class Scenario:
                 "update.clip.value=0.2",
             ]
         if self.env.startswith("HalfCheetah"):
-            common += ["policy.mean=identity"]
+            common += ["policy.mean=identity", "env.threads=1"]
         return common + list(self.extra)
 
 

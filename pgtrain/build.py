@@ -65,19 +65,22 @@ def streams(seed: int, rank: int = 0) -> dict[str, int]:
     return named
 
 
-def make_env(cfg: schema.Config, num_envs: int, before: int = 0) -> VectorEnv:
-    """`before`: envs of the run that other ranks hold and that come before these."""
+def make_env(cfg: schema.Config, num_envs: int, before: int = 0, ranks: int = 1) -> VectorEnv:
+    """`before`: envs of the run that other ranks hold and that come before these; `ranks`: that step at once."""
     env = cfg.env
+    # an evaluation may have fewer envs than the training
+    workers, threads = (count and min(count, num_envs) for count in (env.workers, env.threads))
     return make_vector_env(
         env.id,
         num_envs,
         kwargs=dict(env.kwargs),
         backend=env.backend,
-        workers=env.workers
-        and min(env.workers, num_envs),  # an evaluation may have fewer envs than the training
+        workers=workers,
+        threads=threads,
         max_episode_steps=env.max_episode_steps,
         action_mask=env.action_mask,
         before=before,
+        ranks=ranks,
         **observation_settings(cfg),
     )
 
@@ -85,7 +88,7 @@ def make_env(cfg: schema.Config, num_envs: int, before: int = 0) -> VectorEnv:
 def make_share(cfg: schema.Config, ranks: Ranks) -> VectorEnv:
     """This rank's part of the run's envs."""
     count = cfg.num_envs // ranks.size
-    return make_env(cfg, count, ranks.rank * count)
+    return make_env(cfg, count, ranks.rank * count, ranks.size)
 
 
 def make_policy(cfg: schema.Config, env: VectorEnv) -> ActorCritic:

@@ -291,6 +291,7 @@ def test_calibration_counts_the_steps_of_all(tmp_path: Path) -> None:
         (["algo=ppo", "monitor.gradient=full"], "monitor.gradient=full"),
         (["algo=ppo", "device=cuda"], "device=cuda"),
         (["algo=ppo", "num_envs=4", "env.workers=3"], "env.workers=3"),
+        (["algo=ppo", "num_envs=4", "env.threads=3"], "env.threads=3"),
         (["algo=shac", "env=pgtrain/Pendulum-v0"], "update=pathwise"),
     ],
 )  # fmt: skip

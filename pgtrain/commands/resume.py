@@ -28,7 +28,8 @@ RUN          a run folder, or `latest`: the newest run under outputs/; a checkpo
 settings that may change; everything else stays as it was
   total_steps=2e6    how far the run goes; a finished one needs it. Schedules that follow the
                      progress are stretched, as it is steps / total_steps
-  monitor.*, checkpoint.*, eval.*, env.backend=…, env.workers=…, device.threads=…, device=…
+  monitor.*, checkpoint.*, eval.*, env.backend=…, env.workers=…, env.threads=…,
+  device=…, device.threads=…
   env=module:Id      only for a run whose env comes from a module: repeat the env's id to allow the
                      import
   policy=module:Name the same for a network of your own

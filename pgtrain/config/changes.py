@@ -14,9 +14,9 @@ from pgtrain.config.errors import ConfigError, all_keys, closest_key, did_you_me
 from pgtrain.config.overrides import parse, plain_value, sweep_without_m
 from pgtrain.config.schema import Config
 
-ALLOWED = ("total_steps", "env.backend", "env.workers", "device.name", "device.threads")
+ALLOWED = ("total_steps", "env.backend", "env.workers", "env.threads", "device.name", "device.threads")
 ALLOWED_GROUPS = ("monitor", "checkpoint", "eval")
-TOLD = "total_steps, monitor.*, checkpoint.*, eval.*, env.backend, env.workers, device, device.threads"
+TOLD = "total_steps, monitor.*, checkpoint.*, eval.*, env.backend, env.workers, env.threads, device, device.threads"
 
 
 class Changed(NamedTuple):

@@ -198,17 +198,18 @@ def _check_policy(config: Config) -> None:
 
 def _check_env(config: Config) -> None:
     env = config.env
-    if env.workers is None:
-        return
-    if env.backend not in ("process", "auto"):
-        raise no_effect(
-            "env.workers", env.workers, f"with env.backend={env.backend}", "use env.backend=process"
-        )
-    if env.workers > config.num_envs:
-        raise ConfigError(
-            f"env.workers={env.workers}: must be at most num_envs={config.num_envs}, as a worker runs whole envs",
-            "env.workers",
-        )
+    for name, count, backend in (("workers", env.workers, "process"), ("threads", env.threads, "native")):
+        if count is None:
+            continue
+        if env.backend not in (backend, "auto"):
+            raise no_effect(
+                f"env.{name}", count, f"with env.backend={env.backend}", f"use env.backend={backend}"
+            )
+        if count > config.num_envs:
+            raise ConfigError(
+                f"env.{name}={count}: must be at most num_envs={config.num_envs}, as each has whole envs",
+                f"env.{name}",
+            )
 
 
 def _check_rest(config: Config) -> None:

@@ -77,22 +77,13 @@ def _check_ignored(config: Config) -> None:
 
 
 def _check_envs(config: Config, update: WindowUpdateConfig) -> None:
+    why = f"with update={update.name}, whose envs are one tensor"
     if config.env.backend not in ("auto", "native"):
-        raise no_effect(
-            "env.backend",
-            config.env.backend,
-            f"with update={update.name}, whose envs are one tensor",
-            "leave it out",
-        )
-    if config.env.workers is not None:
-        raise no_effect(
-            "env.workers",
-            config.env.workers,
-            f"with update={update.name}, whose envs are one tensor",
-            "leave it out",
-        )
+        raise no_effect("env.backend", config.env.backend, why, "leave it out")
+    for name, count in (("workers", config.env.workers), ("threads", config.env.threads)):
+        if count is not None:
+            raise no_effect(f"env.{name}", count, why, "leave it out")
     if (config.env.frame_stack or 1) > 1:
-        why = f"with update={update.name}, whose envs are one tensor"
         raise no_effect("env.frame_stack", config.env.frame_stack, why, "leave it out")
     if config.policy.name != "mlp":
         raise ConfigError(

@@ -25,13 +25,13 @@ def check_ranks(config: Config) -> None:
             f"num_envs={config.num_envs}: must be a multiple of device.ranks={ranks}, as each rank takes as many",
             "num_envs",
         )
-    workers = config.env.workers
-    if workers is not None and workers > config.num_envs // ranks:
-        raise ConfigError(
-            f"env.workers={workers}: every one of device.ranks={ranks} has so many, so it must be at most its "
-            f"{config.num_envs // ranks} envs (num_envs={config.num_envs})",
-            "env.workers",
-        )
+    for name, count in (("workers", config.env.workers), ("threads", config.env.threads)):
+        if count is not None and count > config.num_envs // ranks:
+            raise ConfigError(
+                f"env.{name}={count}: every one of device.ranks={ranks} has so many, so it must be at most its "
+                f"{config.num_envs // ranks} envs (num_envs={config.num_envs})",
+                f"env.{name}",
+            )
     for key, value in _alone(config):
         raise ConfigError(f"{key}={value} cannot be shared by device.ranks={ranks}: use device.ranks=1", key)
 

@@ -119,6 +119,9 @@ class EnvConfig:
     workers: int | None = setting(
         None, "worker processes, for backend=process (or auto, which then takes it)", low=1
     )
+    threads: int | None = setting(
+        None, "threads of a native batch of MuJoCo tasks or Atari games; null: by what a step costs", low=1
+    )
     max_episode_steps: int | None = setting(None, "time limit of an episode; null: the env's own", low=1)
     action_mask: str = setting(
         "auto",

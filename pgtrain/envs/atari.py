@@ -28,7 +28,7 @@ KWARGS = ("repeat_action_probability", "full_action_space", "max_num_frames_per_
 
 
 class AtariEnvs(GuestEnv):
-    """ale-py's vector env: N games in threads, with the preprocessing that single envs get from `preprocessing.py`."""
+    """ale-py's vector env: N games in so many threads, with the preprocessing that single envs get."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class AtariEnvs(GuestEnv):
         atari: Atari,
         frame_stack: int,
         max_episode_steps: int | None,
+        threads: int,
     ) -> None:
         skip = frame_skip_of(kwargs, atari)
         own = {**spec.kwargs, **kwargs, "frameskip": skip}
@@ -48,6 +49,7 @@ class AtariEnvs(GuestEnv):
             vec = gym.make_vec(
                 spec,
                 num_envs,
+                num_threads=threads,
                 vectorization_mode="vector_entry_point",
                 autoreset_mode=AutoresetMode.SAME_STEP,
                 img_height=atari.screen_size,

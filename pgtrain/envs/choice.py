@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import multiprocessing
-import os
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from gymnasium.envs.registration import EnvSpec
 
 from pgtrain.envs import native
+from pgtrain.envs.cores import cores
 from pgtrain.envs.registry import EnvFactory, quiet
 
 # A round trip to two workers costs 0.3 ms on cores that are busy otherwise (docs/performance.md): below a
@@ -75,9 +75,9 @@ def own_batch(spec: EnvSpec) -> native.Native | None:
     return own if same else None
 
 
-def sync_or_process(factory: EnvFactory, num_envs: int, why: str) -> tuple[str, str]:
+def sync_or_process(factory: EnvFactory, num_envs: int, why: str, ranks: int = 1) -> tuple[str, str]:
     """What `auto` takes for single envs; `why` says why they are single."""
-    if num_envs < MIN_ENVS or cores() < 2 or not workers_can_start(factory.spec):
+    if num_envs < MIN_ENVS or cores(ranks) < 2 or not workers_can_start(factory.spec):
         return "sync", why
     cost = step_ms(factory)
     if cost is None:
@@ -126,10 +126,3 @@ def workers_can_start(spec: EnvSpec) -> bool:
         return home not in ("__main__", "__mp_main__") and importlib.util.find_spec(home) is not None
     except (ImportError, ValueError):
         return False
-
-
-def cores() -> int:
-    """The CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from pgtrain.envs import choice, native
 from pgtrain.envs.adapters import GuestEnv
 from pgtrain.envs.base import VectorEnv
+from pgtrain.envs.cores import cores
 from pgtrain.envs.layout import ONE_HOT_MAX
 from pgtrain.envs.preprocessing import Atari
 from pgtrain.envs.registry import EnvFactory, check_kwargs, find_spec, quiet, told_in_one_line, unknown_kwarg
@@ -30,6 +31,7 @@ def make_vector_env(
     kwargs: dict[str, Any] | None = None,
     backend: str = "auto",
     workers: int | None = None,
+    threads: int | None = None,
     max_episode_steps: int | None = None,
     step_timeout: float | None = None,
     start_method: str = "spawn",
@@ -38,6 +40,7 @@ def make_vector_env(
     frame_stack: int = 1,
     one_hot_max: int = ONE_HOT_MAX,
     before: int = 0,
+    ranks: int = 1,
 ) -> VectorEnv:
     """N envs of a registered id, or of `module:Id`.
 
@@ -45,32 +48,45 @@ def make_vector_env(
     `process` (`workers` processes with num_envs/workers envs each; default: one for each CPU core, at most num_envs),
     `auto` (process when `workers` is given; native where pgtrain has the env; else sync, or process for an env that
     takes milliseconds a step: see `choice`).
+    `threads`: of a native env whose simulations need no Python, MuJoCo's or a game's; default: by what a step costs.
     `step_timeout`: seconds that the process backend waits for a reset or a step before it names the env that hangs.
     `action_mask`: where the env tells which actions it allows: "info", a key of its Dict observation, "none", "auto".
     `max_episode_steps` replaces the time limit of the id. `atari`: the preprocessing of a game of ale-py's;
     `frame_stack`: the last so many observations together; `one_hot_max`: see `layout`; `before`: envs of the run
-    that other processes hold and that come before these. Raises UserError, in one line, for what cannot be had.
+    that other processes hold and that come before these; `ranks`: processes that share this machine's cores.
+    Raises UserError, in one line, for what cannot be had.
     """
     kwargs = dict(kwargs or {})
-    _check_numbers(num_envs, backend, workers, max_episode_steps)
+    _check_numbers(num_envs, backend, workers, threads, max_episode_steps)
     spec = find_spec(env_id)
     if atari is not None:
         chosen, why = choice.choose_atari(kwargs, backend, workers)
     else:
         chosen, why = choice.choose(env_id, spec, kwargs, backend, workers, frame_stack)
+    _check_threads(env_id, spec, chosen, atari is not None, threads)
     if chosen == "native":
         if atari is not None:
             from pgtrain.envs.atari import AtariEnvs
 
-            env = AtariEnvs(env_id, spec, num_envs, kwargs, atari, frame_stack, max_episode_steps)
+            count = threads or min(num_envs, cores(ranks))
+            env = AtariEnvs(env_id, spec, num_envs, kwargs, atari, frame_stack, max_episode_steps, count)
         else:
             env = _make_native(
-                env_id, spec, num_envs, kwargs, max_episode_steps, frame_stack, one_hot_max, action_mask
+                env_id,
+                spec,
+                num_envs,
+                kwargs,
+                max_episode_steps,
+                frame_stack,
+                one_hot_max,
+                action_mask,
+                threads,
+                ranks,
             )
     else:
         factory = EnvFactory(env_id, spec, kwargs, max_episode_steps, atari, frame_stack, one_hot_max)
         if backend == "auto" and chosen == "sync":
-            chosen, why = choice.sync_or_process(factory, num_envs, why)
+            chosen, why = choice.sync_or_process(factory, num_envs, why, ranks)
         if chosen == "sync":
             env = SyncEnv(factory, num_envs, action_mask=action_mask, before=before)
         else:
@@ -84,6 +100,7 @@ def make_vector_env(
                 start_method=start_method,
                 action_mask=action_mask,
                 before=before,
+                ranks=ranks,
             )
     env.before = before
     if why:
@@ -96,7 +113,19 @@ def adapt_vector_env(vec: gym.vector.VectorEnv[Any, Any, Any], env_id: str = "")
     return GuestEnv(vec, env_id)
 
 
-def _check_numbers(num_envs: int, backend: str, workers: int | None, max_episode_steps: int | None) -> None:
+def _check_threads(env_id: str, spec: EnvSpec, backend: str, games: bool, threads: int | None) -> None:
+    own = choice.own_batch(spec)
+    if threads is None or (backend == "native" and (games or (own is not None and own.threaded))):
+        return
+    raise UserError(
+        f"env.threads={threads}: env={env_id} with env.backend={backend} steps in one thread; only native batches of "
+        "MuJoCo tasks and of Atari games have more: leave it out"
+    )
+
+
+def _check_numbers(
+    num_envs: int, backend: str, workers: int | None, threads: int | None, max_episode_steps: int | None
+) -> None:
     if backend not in BACKENDS:
         raise UserError(f"env.backend={backend}: allowed are {', '.join(BACKENDS)}")
     if num_envs < 1:
@@ -105,6 +134,8 @@ def _check_numbers(num_envs: int, backend: str, workers: int | None, max_episode
         raise UserError(
             f"env.max_episode_steps={max_episode_steps}: must be at least 1, or null for the env's own"
         )
+    if threads is not None and not 1 <= threads <= num_envs:
+        raise UserError(f"env.threads={threads}: must be between 1 and num_envs={num_envs}")
     if workers is None:
         return
     if not 1 <= workers <= num_envs:
@@ -124,6 +155,8 @@ def _make_native(
     frame_stack: int,
     one_hot_max: int,
     action_mask: str,
+    threads: int | None,
+    ranks: int,
 ) -> VectorEnv:
     if frame_stack > 1:
         raise UserError(
@@ -139,12 +172,14 @@ def _make_native(
         for name in kwargs:
             if name not in own.kwargs:
                 raise UserError(unknown_kwarg(f"{env_id} env.backend=native", name, list(own.kwargs)))
+        crew = {"threads": threads, "ranks": ranks} if own.threaded else {}
         with told_in_one_line(env_id, kwargs):
             return native.load(own)(
                 env_id,
                 num_envs,
                 max_episode_steps=max_episode_steps or spec.max_episode_steps,
                 reward_threshold=spec.reward_threshold,
+                **crew,
                 **kwargs,
             )
     if spec.vector_entry_point is None:

@@ -16,7 +16,7 @@ import cloudpickle  # comes with Gymnasium
 import numpy as np
 
 from pgtrain.envs.base import VectorEnv, env_seeds, idle_mask
-from pgtrain.envs.choice import cores
+from pgtrain.envs.cores import cores
 from pgtrain.envs.masks import MaskLayout
 from pgtrain.envs.registry import EnvFactory
 from pgtrain.envs.serve import Shared, serve
@@ -37,6 +37,7 @@ class ProcessEnv(VectorEnv):
     Started with `start_method` spawn by default, so that threads and locks of this process do not matter. An error in
     an env, a worker that dies, or one that does not answer within `step_timeout` seconds ends all workers and becomes a
     TrainingError that names the env, by its index in the run: `before` others of it come before these.
+    `workers`: None for one a core, of which this process as one of `ranks` has its part.
     """
 
     backend = "process"
@@ -51,6 +52,7 @@ class ProcessEnv(VectorEnv):
         start_method: str = "spawn",
         action_mask: str = "none",
         before: int = 0,
+        ranks: int = 1,
     ) -> None:
         self.before = before
         self._processes: list[Any] = []
@@ -75,7 +77,7 @@ class ProcessEnv(VectorEnv):
         self._lives = factory.atari is not None and factory.atari.terminal_on_life_loss
         self._timeout = step_timeout
         self._idle: np.ndarray | None = None
-        count = workers or min(num_envs, cores())
+        count = workers or min(num_envs, cores(ranks))
         self._groups = [range(int(g[0]), int(g[-1]) + 1) for g in np.array_split(np.arange(num_envs), count)]
         context = mp.get_context(start_method)
         self._arrays(context, count)

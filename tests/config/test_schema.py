@@ -220,6 +220,12 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         r"env\.workers=2 has no effect with env\.backend=sync",
     ),
     (STEPS, {"env__workers": 9, "env__backend": "process"}, r"env\.workers=9: must be at most num_envs=8"),
+    (
+        STEPS,
+        {"env__threads": 2, "env__backend": "process"},
+        r"env\.threads=2 has no effect with env\.backend=process",
+    ),
+    (STEPS, {"env__threads": 9}, r"env\.threads=9: must be at most num_envs=8"),
     (STEPS, {"reward__clip": 5}, r"reward\.clip=5 has no effect with reward\.scaling=none"),
     (STEPS, {"eval__episodes": 0, "eval__greedy": False}, r"eval\.greedy=false has no effect"),
     (STEPS, {"checkpoint__keep": 2}, r"checkpoint\.keep=2 has no effect with checkpoint\.every_steps=null"),
@@ -344,6 +350,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         r"env\.backend=sync has no effect with update=pathwise, whose envs are one",
     ),
     (WINDOW, {"env__workers": 2}, r"env\.workers=2 has no effect with update=pathwise"),
+    (WINDOW, {"env__threads": 2}, r"env\.threads=2 has no effect with update=pathwise"),
     (
         WINDOW,
         {"update__critic_minibatch_size": 129},
@@ -417,6 +424,7 @@ def test_what_does_not_fit_together_is_refused(
         (STEPS, {"policy__ortho_init": False}),
         (STEPS, {"advantage": {"name": "n_step", "n": 16}}),
         (STEPS, {"env__workers": 8, "env__backend": "process"}),
+        (STEPS, {"env__threads": 8}),
         (STEPS, {"reward__clip": 5, "reward__scaling": "running_std"}),
         (STEPS, {"checkpoint__every_steps": 100, "checkpoint__keep": 2}),
         (STEPS, {"collect__unit": "episodes", "horizon": None}),

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from pgtrain import build
 from pgtrain.config.errors import ConfigError
+from pgtrain.envs import vector
 from pgtrain.envs.preprocessing import Atari, LifeLoss
 from pgtrain.envs.vector import make_vector_env
 from pgtrain.types import UserError
@@ -81,6 +82,21 @@ def test_a_native_game_has_the_time_limit_in_steps() -> None:
         env.reset(0)
         flags = [env.step(np.zeros(2, np.int64)).truncated.tolist() for _ in range(18)]
         assert [i for i, f in enumerate(flags) if f[0]] == [8, 17]
+
+
+def test_games_have_the_threads_that_were_asked_for_or_one_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    make_vec = gym.make_vec
+
+    def listen(*args: Any, **kwargs: Any) -> Any:
+        asked.append(kwargs["num_threads"])
+        return make_vec(*args, **kwargs)
+
+    monkeypatch.setattr(gym, "make_vec", listen)
+    monkeypatch.setattr(vector, "cores", lambda ranks: 6 // ranks)
+    for threads, ranks in ((2, 1), (None, 1), (None, 3)):
+        make_vector_env(GAME, 3, threads=threads, ranks=ranks, atari=SMALL, frame_stack=2).close()
+    assert asked == [2, 3, 2]
 
 
 def test_arguments_that_the_preprocessing_decides_are_refused() -> None:

@@ -48,7 +48,7 @@ gym.register("Test/Sleeper-v0", entry_point=f"{__name__}:Sleeper")
 @pytest.fixture
 def as_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cores, and a main module of pgtrain's own that a worker may import."""
-    monkeypatch.setattr(choice, "cores", lambda: 2)
+    monkeypatch.setattr(choice, "cores", lambda ranks: 2)
     monkeypatch.setattr(choice, "workers_can_start", lambda spec: True)
 
 
@@ -73,7 +73,7 @@ def test_dear_envs_get_workers_and_cheap_ones_do_not() -> None:
 
 def test_one_core_stays_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "workers_can_start", lambda spec: True)
-    monkeypatch.setattr(choice, "cores", lambda: 1)
+    monkeypatch.setattr(choice, "cores", lambda ranks: 1)
     assert choice.sync_or_process(factory(ms=2.0), 4, WHY) == ("sync", WHY)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -158,6 +160,60 @@ def test_spaces_limits_and_thresholds_are_gymnasiums(env_id: str) -> None:
     assert env.reward_threshold == theirs.spec.reward_threshold
 
 
+@pytest.mark.parametrize(("env_id", "threads"), [("Hopper-v5", 2), ("Hopper-v5", 5), ("Ant-v5", 3)])
+def test_threads_change_no_number(env_id: str, threads: int) -> None:
+    """Ends, resets and idle envs included; with more threads than envs that move, too."""
+    one, several = (make_vector_env(env_id, 5, max_episode_steps=30, threads=count) for count in (1, threads))
+    rng, space = np.random.default_rng(0), one.action_space
+    np.testing.assert_array_equal(one.reset(2), several.reset(2))
+    ends = 0
+    for t in range(100):
+        if t in (40, 60, 80):  # some, all and none of them idle
+            idle = np.arange(5) % 2 == 0 if t == 40 else np.full(5, t == 60)
+            one.set_idle(idle)
+            several.set_idle(idle)
+        action = rng.uniform(space.low, space.high, (5, *space.shape))  # pyright: ignore
+        steps = one.step(action), several.step(action)
+        for a, b in zip(*steps, strict=True):
+            assert (a is None) == (b is None) and (a is None or np.array_equal(a, b))
+        ends += 0 if steps[0].final_obs is None else len(steps[0].final_obs)
+    assert ends >= 10
+    assert not one.notices[1:] and not several.notices[1:]  # what was asked for needs no notice
+    several.close()
+
+
+def test_as_many_threads_as_a_step_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pgtrain.envs.native import mujoco_batch
+
+    step = mujoco_batch.mujoco.mj_step
+    monkeypatch.setattr(mujoco_batch, "cores", lambda ranks: 6 // ranks)
+
+    def slow(model: Any, data: Any, frames: int) -> None:
+        time.sleep(0.002)
+        step(model, data, frames)
+
+    monkeypatch.setattr(mujoco_batch.mujoco, "mj_step", slow)
+    for num_envs, ranks, threads in ((8, 1, 6), (3, 1, 3), (8, 2, 3), (8, 6, 1), (1, 1, 1)):
+        env: Any = make_vector_env("Swimmer-v5", num_envs, ranks=ranks)
+        assert env.threads == threads
+        told = [notice for notice in env.notices if notice.startswith("env.threads")]
+        assert len(told) == (threads > 1)
+        if told:
+            assert re.fullmatch(
+                rf"env.threads={threads}: one thread takes [\d.]+ ms to step {num_envs} envs", told[0]
+            )
+        env.close()
+
+
+def test_a_step_too_cheap_to_share_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pgtrain.envs.native import mujoco_batch
+
+    monkeypatch.setattr(mujoco_batch, "cores", lambda ranks: 6)
+    monkeypatch.setattr(mujoco_batch.mujoco, "mj_step", lambda model, data, frames: None)
+    env: Any = make_vector_env("Swimmer-v5", 8)
+    assert env.threads == 1 and env._pool is None
+
+
 @pytest.mark.parametrize("env_id", TASKS)
 def test_state_dict_goes_on_bit_for_bit_and_idle_envs_stand_still(env_id: str, tmp_path) -> None:
     env = make_vector_env(env_id, N, backend="native", max_episode_steps=9)
@@ -208,10 +264,13 @@ def test_envs_of_a_rank_are_those_of_the_run() -> None:
     np.testing.assert_array_equal(whole.reset(1)[2:], part.reset(1))
 
 
-def test_a_fault_of_the_simulation_is_told_with_the_env_and_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_fault_of_the_simulation_is_told_with_the_env_and_its_step(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pgtrain.envs.native import mujoco_batch
 
-    env = make_vector_env("HalfCheetah-v5", N, before=4)
+    env = make_vector_env("HalfCheetah-v5", N, before=4, threads=threads)
     env.reset(0)
     env.step(np.zeros((N, 6)))
     faulty = env._data[1]  # pyright: ignore[reportAttributeAccessIssue]

@@ -14,6 +14,7 @@ class Native(NamedTuple):
     entry_point: str  # of the Gymnasium env under its id; another one under the same id is left alone
     kwargs: tuple[str, ...] = ()
     equals: str = "Gymnasium's"  # what it repeats step by step; "" for a task of which there is no other form
+    threaded: bool = False  # its simulations run outside Python's lock, so that threads can share them
 
 
 _GYMNASIUM = "gymnasium.envs.classic_control"
@@ -43,7 +44,7 @@ NATIVE: dict[str, Native] = {
 
 def _mujoco(module: str, name: str, source: str, *kwargs: str) -> Native:
     entry_point = f"gymnasium.envs.mujoco.{source}_v5:{name}Env"
-    return Native(f"pgtrain.envs.native.{module}", name, entry_point, kwargs)
+    return Native(f"pgtrain.envs.native.{module}", name, entry_point, kwargs, threaded=True)
 
 
 _BODIES, _ARMS = "mujoco_bodies", "mujoco_arms"
