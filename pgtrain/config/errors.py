@@ -38,6 +38,15 @@ OTHER_NAMES = {
     "max_kl": "update.step.max_kl",
     "sde_sample_freq": "policy.distribution.sample_freq",
     "env_id": "env",
+    "env_name": "env",
+    "net_arch": "policy.hidden",
+    "hidden_sizes": "policy.hidden",
+    "activation_fn": "policy.activation",
+    "norm_adv": "advantage.normalize",
+    "normalize_advantage": "advantage.normalize",
+    "num_workers": "env.workers",
+    "num_threads": "device.threads",
+    **dict.fromkeys(("run_dir", "output_dir", "log_dir", "logdir", "save_dir", "save_path"), "hydra.run.dir"),
 }
 
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from pgtrain.config import paths, sources
 from pgtrain.config.compose import compose, compose_tree, from_yaml, open_hydra, to_yaml
-from pgtrain.config.errors import ConfigError
+from pgtrain.config.errors import OTHER_NAMES, ConfigError, all_keys
 from pgtrain.config.schema import GaeConfig, LeaveOneOutBaselineConfig, MonteCarloConfig, ValueBaselineConfig
 
 RECIPES = sorted(path.stem for path in (paths.conf_dir() / "algo").glob("*.yaml"))
@@ -181,6 +181,8 @@ def test_null_is_none() -> None:
         ("optim.lr.vale=1", r"Did you mean optim\.lr\.value\?"),
         ("env.kwarg.x=1", r"Did you mean env\.kwargs\?"),
         ("learning_rate=1e-3", r"Did you mean optim\.lr\.value\?"),
+        ("run_dir=here", r"Did you mean hydra\.run\.dir\?"),
+        ("net_arch=[64]", r"Did you mean policy\.hidden\?"),
         (
             "algo=a2c advantage=td advantage.lam=0.9",
             r"advantage=td has no setting 'lam'.* advantage=gae\|bootstrapped_return\|td_lambda has it",
@@ -457,3 +459,9 @@ def test_a_namespaced_env_makes_no_nested_folder() -> None:
     with open_hydra() as app:
         tree = compose_tree(app, ["env=ALE/Pong-v5"])
         assert OmegaConf.select(tree, "hydra.run.dir").endswith("_reinforce_ALE-Pong-v5_s0")
+
+
+def test_what_other_tools_call_a_setting_leads_to_one_that_there_is() -> None:
+    known = {*all_keys(), "hydra.run.dir"}
+    assert set(OTHER_NAMES.values()) <= known
+    assert not set(OTHER_NAMES) & set(all_keys())
