@@ -14,6 +14,7 @@ from pgtrain.config import convert, schema
 from pgtrain.distributed import RankLost
 from pgtrain.envs.vector import VectorEnv
 from pgtrain.evaluation import EvalResult
+from pgtrain.faults import short_path
 from pgtrain.monitor.monitor import Monitor, RunInfo
 from pgtrain.progress import Progress
 from pgtrain.runner import Runner
@@ -71,15 +72,14 @@ def one_line(error: BaseException, run_dir: Path) -> Exception:
     return told
 
 
-def tell_failure(monitor: Monitor, error: Exception) -> None:
-    """Why a run failed, for people."""
-    monitor.message(f"the run failed: {error}", "error")
-    if isinstance(error, RankLost) and error.details:
-        monitor.message(error.details, "error")
-    if not isinstance(
-        error, TrainingError | UserError
-    ):  # a fault of ours or of the env's code: keep the way to it
-        monitor.message("".join(traceback.format_exception(error)), "error")
+def tell_failure(monitor: Monitor, error: Exception, run_dir: Path) -> None:
+    """The way to a fault of the env's code or of ours goes to `run.log`. (What failed is the last line of all.)"""
+    details = error.details if isinstance(error, RankLost) else ""
+    if error.__cause__ is not None or not isinstance(error, TrainingError | UserError):
+        details += "".join(traceback.format_exception(error))
+    if details:
+        monitor.message(details, "detail")
+        monitor.message(f"the traceback is in {short_path(run_dir / 'run.log')}")
 
 
 def tell_end(cfg: schema.Config, runner: Runner) -> None:

@@ -37,7 +37,7 @@ class Progress:
     episodes: int = 0
     updates: int = 0  # made or skipped
     skipped_updates: int = 0
-    skipped_in_a_row: int = 0
+    skipped_in_a_row: int = 0  # iterations of which every update was skipped
     last_iteration_steps: int = 0
     recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=100))
 
@@ -62,5 +62,7 @@ class Progress:
         self.recent_returns.extend(episodes.returns[np.isfinite(episodes.returns)].tolist())
         self.updates += len(made)
         self.skipped_updates += made.count(False)
-        for ok in made:
-            self.skipped_in_a_row = 0 if ok else self.skipped_in_a_row + 1
+        if (
+            made
+        ):  # iterations are counted: one bad reward may spoil every minibatch of one, however many there are
+            self.skipped_in_a_row = 0 if any(made) else self.skipped_in_a_row + 1

@@ -206,7 +206,7 @@ class Runner:
         self.monitor.message(text, "warning")
         if p.skipped_in_a_row >= self.max_skipped_in_a_row:
             raise TrainingError(
-                f"{p.skipped_in_a_row} updates in a row were skipped for non-finite numbers "
+                f"all updates of {p.skipped_in_a_row} iterations in a row were skipped for non-finite numbers "
                 f"(update.max_skipped_in_a_row={self.max_skipped_in_a_row}): {cause}. "
                 "Check the env's rewards and observations, or lower optim.lr.value"
             )

@@ -90,7 +90,7 @@ def train(cfg: schema.Config, run_dir: Path, overrides: list[str], origin: Begin
                     outcome.status = "interrupted"
                 else:
                     outcome.status, outcome.error = "failed", one_line(error, run_dir)
-                    tell_failure(monitor, outcome.error)
+                    tell_failure(monitor, outcome.error, run_dir)
             interrupt.hold()
             with interrupt.waiting():
                 env.close()  # before the summary: the processor time of workers counts once they have ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -308,11 +309,19 @@ def test_an_env_that_raises_ends_the_run_in_good_order(tmp_path: Path, backend: 
         told["steps"] >= 4 * 12 and told["iterations"] == told["steps"] // 16 and told["eval_episodes"] == 0
     )
     assert loading.load(tmp_path, env_id=env["id"]).policy is not None
+    log = (tmp_path / "run.log").read_text()
+    place = re.search(r"envs_for_tests\.py:(\d+)\)$", str(error.value))
+    assert (
+        place and f'envs_for_tests.py", line {place[1]}, in {"play" if where == "step" else "reset"}' in log
+    )
+    assert log.count(f"the run failed: {error.value}") == 1
 
 
 def test_numbers_that_stay_bad_end_the_run_in_good_order(tmp_path: Path) -> None:
     env = {"id": env_id("FixedLen"), "kwargs": {"reward": float("nan")}}
-    with pytest.raises(TrainingError, match=r"2 updates in a row.*reward in env 0.*reward nan"):
+    with pytest.raises(
+        TrainingError, match=r"all updates of 2 iterations in a row.*reward in env 0.*reward nan"
+    ):
         train(tmp_path, env, update={"max_skipped_in_a_row": 2}, total_steps=1000, **A2C)
     told = summary(tmp_path)
     assert told["status"] == "failed" and told["skipped_updates"] == 2 and told["iterations"] == 2

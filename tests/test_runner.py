@@ -220,7 +220,8 @@ def test_k_skips_in_a_row_end_the_run(tmp_path: Path) -> None:
     runner, _ = make_runner(cfg, tmp_path, AlwaysNaN([[4], [6]]))
     spy = Spy(runner)
     with pytest.raises(
-        TrainingError, match=r"3 updates in a row.*max_skipped_in_a_row=3.*reward in env 0 at step 0"
+        TrainingError,
+        match=r"all updates of 3 iterations in a row.*max_skipped_in_a_row=3.*reward in env 0 at step 0",
     ):
         runner.run()
     assert runner.progress.iterations == 3 and spy.ended == 1
@@ -228,8 +229,8 @@ def test_k_skips_in_a_row_end_the_run(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint.pt").exists()
 
 
-def test_skips_in_a_row_are_counted_over_minibatches_and_iterations(tmp_path: Path) -> None:
-    """2 minibatches an iteration: 5 in a row are reached in the third."""
+def test_iterations_are_counted_not_their_minibatches(tmp_path: Path) -> None:
+    """2 minibatches an iteration, all skipped: 5 in a row are the fifth iteration."""
     cfg = configure(
         num_envs=2,
         horizon=10,
@@ -238,9 +239,24 @@ def test_skips_in_a_row_are_counted_over_minibatches_and_iterations(tmp_path: Pa
         **critic_only(),
     )
     runner, _ = make_runner(cfg, tmp_path, AlwaysNaN([[4], [6]]))
-    with pytest.raises(TrainingError):
+    with pytest.raises(TrainingError, match="all updates of 5 iterations in a row"):
         runner.run()
-    assert runner.progress.iterations == 3
+    assert runner.progress.iterations == 5 and runner.progress.skipped_updates == 10
+
+
+def test_one_bad_reward_costs_one_iteration_however_many_updates_it_has(tmp_path: Path) -> None:
+    """Step 19 is in the third of ten windows; every epoch of that one is skipped, more than may be in a row."""
+    kwargs = {"at": 19, "what": "reward", "value": "nan"}
+    many = {"epochs": 6, "minibatch_size": None, "max_skipped_in_a_row": 2}
+    cfg = configure(
+        {"id": env_id("NaNReward"), "kwargs": kwargs}, num_envs=2, total_steps=160, horizon=8,
+        update={"name": "clipped", **many}, policy={"normalize_value": "none"}, **critic_only(),
+    )  # fmt: skip
+    runner, log = make_runner(cfg, tmp_path)
+    runner.run()
+    assert runner.progress.iterations == 10 and runner.progress.skipped_updates == 6
+    assert log.column("gradient/skipped_updates") == [0, 0, *[6] * 8]
+    assert torch.isfinite(runner.update.flat.data).all()
 
 
 def test_an_overflowing_gradient_is_named_by_its_tensors(tmp_path: Path) -> None:

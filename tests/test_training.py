@@ -150,7 +150,9 @@ def test_an_env_that_exits_the_interpreter_is_told_and_recorded(
         raise SystemExit(7)
 
     monkeypatch.setattr(envs_for_tests.FixedLen, "step", leave)
-    with pytest.raises(TrainingError, match=r"env index 0, at step 1 \(.*sys\.exit\(7\)$"):
+    with pytest.raises(
+        TrainingError, match=r"env index 0, at step 1 \(.*sys\.exit\(7\) \(.*test_training\.py:\d+\)$"
+    ):
         train(tmp_path, {"id": env_id("FixedLen"), "backend": "sync"}, eval={"episodes": 0})
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pgtrain.faults import short_path
+
 
 @dataclasses.dataclass
 class Record:
@@ -48,7 +50,7 @@ def _print_table(records: Sequence[Record], shared: Sequence[str]) -> None:
     for number, record in enumerate(records, 1):
         summary = read_summary(record.folder)
         status = "failed" if record.error is not None else str(summary.get("status", "interrupted"))
-        name, folder = own_overrides(record, shared), shown_folder(record.folder)
+        name, folder = own_overrides(record, shared), short_path(record.folder)
         cells = [str(number), name, status, shown_return(summary), folder]
         table.add_row(*map(escape, cells), style="red" if record.error is not None else None)
     console = Console()
@@ -88,11 +90,3 @@ def shown_return(summary: dict[str, Any]) -> str:
         if mean is not None:
             return f"{mean:.1f}" + (f" ± {std:.1f}" if std is not None else "") + f" ({source})"
     return "-"
-
-
-def shown_folder(folder: Path) -> str:
-    """As seen from here, if that is shorter."""
-    try:
-        return str(folder.relative_to(Path.cwd()))
-    except ValueError:
-        return str(folder)

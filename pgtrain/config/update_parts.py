@@ -147,7 +147,9 @@ class UpdateConfig:
         "the gradient is the mean over steps, or over episodes (the exact estimator)",
         choices=("steps", "episodes"),
     )
-    max_skipped_in_a_row: int = setting(10, "non-finite updates skipped in a row before the run ends", low=1)
+    max_skipped_in_a_row: int = setting(
+        10, "iterations in a row whose updates are all skipped as not finite, before the run ends", low=1
+    )
     value_loss: ValueLossConfig = group(SquaredErrorConfig, "what the critic minimises")
 
 

@@ -14,6 +14,7 @@ from pgtrain.envs.base import VectorEnv, idle_mask
 from pgtrain.envs.layout import ONE_HOT_MAX
 from pgtrain.envs.registry import one_line
 from pgtrain.envs.spaces import ObservationEncoder
+from pgtrain.faults import FAULTS, told
 from pgtrain.types import Step, TrainingError, UserError
 
 
@@ -76,10 +77,9 @@ class GuestEnv(VectorEnv):
             self.info, obs = info, self._encode(raw)
         except TrainingError:
             raise
-        except Exception as error:
-            text = one_line(f"{type(error).__name__}: {error}")
+        except FAULTS as error:
             raise TrainingError(
-                f"env={self.env_id}, at step {self._steps} of the vector env: {text}"
+                f"env={self.env_id}, at step {self._steps} of the vector env: {told(error)}"
             ) from error
         reward = np.array(reward, np.float64).reshape(self.num_envs)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)

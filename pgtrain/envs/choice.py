@@ -21,6 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from pgtrain.envs import native
 from pgtrain.envs.cores import cores
 from pgtrain.envs.registry import EnvFactory, quiet
+from pgtrain.faults import FAULTS
 
 # A round trip to two workers costs 0.3 ms on cores that are busy otherwise (docs/performance.md): below a
 # millisecond a step, what is gained on small machines is not worth the seconds that workers take to start.
@@ -93,7 +94,7 @@ def step_ms(factory: EnvFactory) -> float | None:
     None where it cannot be had: whatever is wrong with the env, the run will meet it in its own place.
     """
     spent: list[float] = []
-    with contextlib.suppress(Exception), quiet():
+    with contextlib.suppress(*FAULTS), quiet():
         env = factory()
         with contextlib.closing(env):
             env.reset(seed=0)

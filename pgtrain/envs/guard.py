@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -12,9 +13,11 @@ from pgtrain.envs.actions import with_arrays
 from pgtrain.envs.masks import MaskReader, NoMask
 from pgtrain.envs.registry import one_line
 from pgtrain.envs.spaces import conform
+from pgtrain.faults import FAULTS, told
 from pgtrain.types import TrainingError
 
 _FORM = "Gymnasium's reset returns (observation, info), and step (observation, reward, terminated, truncated, info)"
+_CALL = "Gymnasium's reset takes the keywords seed and options"
 
 
 class Guard(gym.Wrapper[Any, Any, Any, Any]):
@@ -52,7 +55,7 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
             self._obs = self._conform(obs)
             if self.masks is not None:
                 self.mask = self.masks(self._obs, info)
-        except (Exception, SystemExit) as error:
+        except FAULTS as error:
             self._fail(error, f"reset {self.episode}")
         return self._obs, {}
 
@@ -70,7 +73,7 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
             if self.masks is not None and not (terminated or truncated):  # nobody acts at an episode's end
                 self.mask = self.masks(self._obs, info)
             return self._obs, _number(reward), bool(terminated), bool(truncated), {}
-        except (Exception, SystemExit) as error:
+        except FAULTS as error:
             self._fail(error, f"step {self.steps} (step {self.episode_step} of episode {self.episode})")
 
     def _conform(self, obs: Any) -> Any:
@@ -81,13 +84,12 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
         return conform(self._space, obs)
 
     def _fail(self, error: Exception | SystemExit, when: str) -> NoReturn:
-        kind = "" if isinstance(error, TrainingError) else f"{type(error).__name__}: "
-        text = one_line(str(error))
-        if isinstance(error, SystemExit):
-            kind, text = "", f"its code called sys.exit({error.code!r})"
+        text = one_line(str(error)) if isinstance(error, TrainingError) else told(error)
         if isinstance(error, (TypeError, ValueError)) and "unpack" in text:
             text += f" ({_FORM})"
-        raise TrainingError(f"env={self.env_id}, env index {self.index}, at {when}: {kind}{text}") from error
+        if isinstance(error, TypeError) and re.search(r"reset\(\) got an unexpected keyword", text):
+            text += f" ({_CALL})"
+        raise TrainingError(f"env={self.env_id}, env index {self.index}, at {when}: {text}") from error
 
 
 def _number(reward: Any) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from pgtrain.envs.actions import Path, at, leaves
+from pgtrain.faults import FAULTS
 from pgtrain.types import TrainingError, UserError
 
 INFO_KEY = "action_mask"
@@ -136,7 +137,7 @@ def in_info(env: Any) -> bool:
     """Whether info after a reset has an action mask. An env that fails says so again when it is used."""
     try:
         return INFO_KEY in env.reset(seed=0)[1]
-    except Exception:
+    except FAULTS:
         return False
 
 

@@ -19,6 +19,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from pgtrain.envs.layout import ONE_HOT_MAX
 from pgtrain.envs.preprocessing import Atari, LifeLoss, atari_env, frame_skip_of, stack
+from pgtrain.faults import FAULTS, import_module, told
 from pgtrain.types import UserError
 
 # Gymnasium does not load plugins by itself: first part of the id → (module that registers it, what to install).
@@ -42,17 +43,7 @@ def find_spec(env_id: str) -> EnvSpec:
     """
     module, _, name = env_id.rpartition(":")
     if module:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            missing = (
-                isinstance(error, ModuleNotFoundError)
-                and module.split(".")[0] == str(error.name).split(".")[0]
-            )
-            where = (
-                "; it is looked for in the current folder and among the installed packages" if missing else ""
-            )
-            raise UserError(f"env={env_id}: cannot import {module!r} ({error}){where}") from error
+        import_module(module, f"env={env_id}")
     elif name not in gym.registry:
         _import_plugin(name)
     try:
@@ -101,7 +92,7 @@ class EnvFactory:
         module = self.env_id.rpartition(":")[0]
         with quiet() as caught:
             if module:
-                importlib.import_module(module)
+                import_module(module, f"env={self.env_id}")
             check_kwargs(self.env_id, self.spec.entry_point, self.kwargs)
             with told_in_one_line(self.env_id, self.kwargs, self.spec.entry_point):
                 env = self._bare() if self.atari is None else self._game(self.atari)
@@ -208,14 +199,20 @@ def told_in_one_line(env_id: str, kwargs: dict[str, Any], entry_point: Any = Non
         raise
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         raise UserError(f"env={env_id}: needs a package that is missing{_install(error)}") from error
-    except Exception as error:
+    except FAULTS as error:
         text = one_line(str(error))
         unknown = re.search(r"unexpected keyword argument '(\w+)'", text)
         if unknown and unknown[1] in kwargs:
             creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
             raise UserError(unknown_kwarg(env_id, unknown[1], argument_names(creator)[0])) from error
         given = f" with env.kwargs {kwargs}" if kwargs else ""
-        raise UserError(f"env={env_id} cannot be made{given}: {type(error).__name__}: {text}") from error
+        missing = re.search(
+            r"missing \d+ required (?:positional|keyword-only) arguments?: (.+?) was raised from", text
+        )
+        if missing and "__init__() missing" in text:
+            wanted = ", ".join(f"env.kwargs.{name}" for name in re.findall(r"'(\w+)'", missing[1]))
+            raise UserError(f"env={env_id} cannot be made{given}: it needs {wanted}") from error
+        raise UserError(f"env={env_id} cannot be made{given}: {told(error)}") from error
 
 
 def _install(error: Exception) -> str:

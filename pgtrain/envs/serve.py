@@ -11,6 +11,7 @@ import cloudpickle
 import numpy as np
 
 from pgtrain.envs.sync import SyncEnv
+from pgtrain.faults import FAULTS, told
 from pgtrain.types import TrainingError, UserError
 
 
@@ -62,13 +63,9 @@ def serve(
                 pipe.send(None)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
-        except Exception as error:
+        except FAULTS as error:
             kind = UserError if isinstance(error, UserError) else TrainingError
-            text = (
-                str(error)
-                if isinstance(error, (UserError, TrainingError))
-                else f"{type(error).__name__}: {error}"
-            )
+            text = str(error) if isinstance(error, (UserError, TrainingError)) else told(error)
             pipe.send((kind, text, traceback.format_exc()))
 
 

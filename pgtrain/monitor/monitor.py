@@ -124,9 +124,9 @@ class Monitor:
         self._shown = time.perf_counter()
 
     def message(self, text: str, level: str = "info") -> None:
-        """One line for people. `level`: info, warning or error."""
-        if level not in ("info", "warning", "error"):
-            raise ValueError(f"level={level!r}: must be info, warning or error.")
+        """One line for people. `level`: info, warning or error; detail: for `run.log` alone, of any length."""
+        if level not in ("info", "warning", "error", "detail"):
+            raise ValueError(f"level={level!r}: must be info, warning, error or detail.")
         self._each("message", text, level)
 
     def finish(self, summary: Mapping[str, Any]) -> None:

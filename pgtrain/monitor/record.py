@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pgtrain.faults import short_path
 from pgtrain.monitor.provenance import git_state, versions
 from pgtrain.types import UserError
 
@@ -187,8 +188,8 @@ def final_report(summary: Mapping[str, Any], run_dir: str | Path) -> str:
         )
     if summary.get("error"):
         rows.append(("error", " ".join(str(summary["error"]).split())))
-    shown = shlex.quote(_short(run_dir))
-    rows += [("", ""), ("run folder", _short(run_dir))]
+    shown = shlex.quote(short_path(run_dir))
+    rows += [("", ""), ("run folder", short_path(run_dir))]
     if any(run_dir.glob("events.out.tfevents.*")):
         rows.append(("look at it", f"{_program('tensorboard')} --logdir {shown}"))
     rows.append(("evaluate it", call("eval", run_dir, summary)))
@@ -205,7 +206,7 @@ def call(command: str, run_dir: Path, summary: Mapping[str, Any]) -> str:
     repeated = "".join(  # no module is imported that only the run names
         f" {key}={shlex.quote(name)}" for key, name in named.items() if ":" in name
     )
-    return f"{_program('pgtrain')} {command} {shlex.quote(_short(run_dir))}{repeated}"
+    return f"{_program('pgtrain')} {command} {shlex.quote(short_path(run_dir))}{repeated}"
 
 
 def _spread(summary: Mapping[str, Any], key: str) -> str | None:
@@ -227,14 +228,6 @@ def _time(summary: Mapping[str, Any]) -> str:
     text = f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60} min {int(seconds) % 60} s"
     speed = summary.get("steps_per_second")
     return f"{text}   ({speed:,.0f} steps/s)" if speed else text
-
-
-def _short(path: Path) -> str:
-    """`path` from the current folder where it lies below it, else in full."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return str(path)
 
 
 def _program(name: str) -> str:

@@ -6,13 +6,13 @@ that is: a config or a checkpoint from somebody else can name a network, but no 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from pgtrain.faults import FAULTS, import_module, told
 from pgtrain.types import Leaf, UserError
 
 NETWORKS: dict[str, type[nn.Module]] = {}
@@ -43,10 +43,7 @@ def register_policy(name: str) -> Callable[[N], N]:
 def find_policy(policy: str) -> type[nn.Module]:
     """The class of `module:Name`; imports the module. Raises UserError with the names that it has."""
     module, _, name = policy.rpartition(":")
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(f"policy={policy}: cannot import {module!r} ({error})") from error
+    import_module(module, f"policy={policy}")
     if name not in NETWORKS:
         known = ", ".join(sorted(NETWORKS)) or "none"
         raise UserError(
@@ -69,9 +66,8 @@ class UserNetwork(nn.Module):
         try:
             self.body = cls(tuple(layout), outputs, critic, **kwargs)
             self._probe(layout, outputs)
-        except Exception as error:
-            text = " ".join(str(error).split())
-            raise UserError(f"policy={policy} cannot be made: {type(error).__name__}: {text}") from error
+        except FAULTS as error:
+            raise UserError(f"policy={policy} cannot be made: {told(error)}") from error
 
     @torch.no_grad()
     def _probe(self, layout: Sequence[Leaf], outputs: int) -> None:

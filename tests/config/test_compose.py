@@ -317,7 +317,9 @@ def test_an_id_of_a_module_in_the_current_folder(tmp_path: Path, monkeypatch: py
 def test_a_module_that_breaks_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_of_compose_test.py").write_text("raise ValueError('so\\nbroken')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert refused("env=broken_of_compose_test:Mine-v0").endswith("ValueError: so broken")
+    assert refused("env=broken_of_compose_test:Mine-v0").endswith(
+        f"ValueError: so broken ({tmp_path}/broken_of_compose_test.py:1)"
+    )
 
 
 def test_a_missing_extra_says_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:

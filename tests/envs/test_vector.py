@@ -412,6 +412,28 @@ def test_faults_are_told_in_one_line_with_env_index_and_step(name: str, kwargs: 
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+class SeedKeyword(gym.Env[Any, Any]):
+    """A reset as it was before Gymnasium 0.22; one argument is required."""
+
+    observation_space, action_space = gym.spaces.Box(0.0, 1.0, (1,)), gym.spaces.Discrete(2)
+
+    def __init__(self, size: int, mode: str = "a") -> None: ...
+
+    def reset(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return np.zeros(1, np.float32), {}
+
+
+gym.register("Test/SeedKeyword-v0", entry_point=SeedKeyword)
+
+
+def test_a_reset_without_the_keyword_seed_is_told() -> None:
+    env = make_vector_env("Test/SeedKeyword-v0", 1, kwargs={"size": 1}, backend="sync")
+    with pytest.raises(
+        TrainingError, match=r"'seed' \(Gymnasium's reset takes the keywords seed and options\)$"
+    ):
+        env.reset(0)
+
+
 @pytest.mark.parametrize(
     "result", [None, (np.zeros(1), 1.0, False, {}), (np.zeros(1), None, False, False, {})]
 )
@@ -442,6 +464,11 @@ def test_a_fault_of_a_guest_is_told() -> None:
         ("cartpole-v1", {}, "env=cartpole-v1: .*nearest ids are CartPole-v"),
         ("CartPole-v9", {}, "env=CartPole-v9: .*CartPole-v1"),
         ("no_such_module:X-v0", {}, "env=no_such_module:X-v0: cannot import 'no_such_module'"),
+        (
+            "Test/SeedKeyword-v0",
+            {"kwargs": {"mode": "x"}},
+            r"env=Test/SeedKeyword-v0 cannot be made with env\.kwargs \{'mode': 'x'\}: it needs env\.kwargs\.size$",
+        ),
         ("tests.envs_for_tests:Test/SedNoise-v0", {}, "nearest ids are Test/SeedNoise-v0"),
         (
             "Test/FixedLen-v0",

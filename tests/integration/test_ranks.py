@@ -118,8 +118,8 @@ def test_ranks_that_go_on_draw_numbers_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("does", "told"),
     [
-        ("raise", rf"^rank 1 failed: {WHERE}: ValueError: the bridge is out$"),
-        ("exit", rf"^rank 1 failed: {WHERE}: its code called sys.exit\(3\)$"),
+        ("raise", rf"^rank 1 failed: {WHERE}: ValueError: the bridge is out \(tests/rank_envs\.py:\d+\)$"),
+        ("exit", rf"^rank 1 failed: {WHERE}: its code called sys.exit\(3\) \(tests/rank_envs\.py:\d+\)$"),
         ("die", r"^rank 1 died with exit code 9 after 58 steps of its envs$"),
     ],
 )

@@ -27,7 +27,8 @@ import numpy as np
 from pgtrain.envs.base import env_seeds
 from pgtrain.envs.cores import cores, threads_worth
 from pgtrain.envs.native.same_step import SameStepEnv
-from pgtrain.envs.registry import EnvFactory, find_spec, one_line
+from pgtrain.envs.registry import EnvFactory, find_spec
+from pgtrain.faults import FAULTS, told
 from pgtrain.types import TrainingError, UserError
 
 mujoco: Any = importlib.import_module("mujoco")  # type checkers do not see what it exports
@@ -129,7 +130,7 @@ class MujocoBatch(SameStepEnv):
             mujoco.mj_resetData(self.model, task.data)
             try:
                 task.reset_model()
-            except Exception as error:
+            except FAULTS as error:
                 self._fail(i, error, "a reset")
             np.concatenate(self._by_env[i], out=self._rows[i])
 
@@ -159,14 +160,15 @@ class MujocoBatch(SameStepEnv):
             controls[i][:] = action[i]
             try:
                 step(model, simulations[i], frames)
-            except Exception as error:
+            except FAULTS as error:
                 self._fail(i, error, f"step {int(self._clock - self._begin[i]) + 1} of its episode")
             if contact_forces:
                 forces(model, simulations[i])
 
-    def _fail(self, i: int, error: Exception, when: str) -> NoReturn:
-        text = one_line(f"{type(error).__name__}: {error}")
-        raise TrainingError(f"env={self.env_id}, env index {self.before + i}, at {when}: {text}") from error
+    def _fail(self, i: int, error: Exception | SystemExit, when: str) -> NoReturn:
+        raise TrainingError(
+            f"env={self.env_id}, env index {self.before + i}, at {when}: {told(error)}"
+        ) from error
 
     def _observe(self) -> np.ndarray:
         return self._obs_of(self._rows)

@@ -70,6 +70,8 @@ class LiveSink(Sink):
             self._next_draw = done + max(REFRESH_SECONDS, cost / COST_SHARE)
 
     def message(self, text: str, level: str) -> None:
+        if level == "detail":
+            return
         prefix = "" if level == "info" else f"{level}: "
         line = Text(self._encode(prefix + text), style=_LEVEL_STYLE[level])
         self._messages.append(line)

@@ -116,6 +116,8 @@ class PlainSink(Sink):
             self._flush()
 
     def message(self, text: str, level: str) -> None:
+        if level == "detail":
+            return
         self._print(f"{_LEVEL_PREFIX[level]}{text}")
 
     def finish(self, summary: Mapping[str, Any]) -> None:

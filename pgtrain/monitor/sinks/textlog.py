@@ -35,7 +35,7 @@ class TextLogSink(Sink):
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.message(f"end: {summary.get('status', 'unknown')} at step {summary.get('steps', 0):,}", "info")
         if summary.get("error"):
-            self.message(str(summary["error"]), "error")
+            self.message(f"the run failed: {summary['error']}", "error")
 
     def close(self) -> None:
         if self._file is not None:
