@@ -86,11 +86,12 @@ def _return_fell(hints: Hints, value: float, metrics: Numbers) -> str | None:
         return None
     gained = best - first
     scale = max(abs(first), abs(best), 1.0)
-    if gained > 0.2 * scale and best - value > 0.5 * gained:
+    much = gained > 0.2 * scale
+    if much and best - value > 0.5 * gained:
         return f"fell from its best {best:.4g}: updates too large? try a lower optim.lr.value"
     threshold = hints.info.reward_threshold
     late = hints.progress > 0.3 and hints.iterations > _WARM_UP
-    if threshold is not None and late and gained < 0.05 * abs(threshold - first):
+    if threshold is not None and late and not much and gained < 0.05 * abs(threshold - first):
         return "no better than at the start: try another seed, optim.lr.value or more entropy.coef"
     return None
 

@@ -97,6 +97,8 @@ def test_no_progress_is_told_in_the_last_two_thirds() -> None:
     flat = [healthy(episode__return_100=20.0 + i % 2) for i in range(100)]
     assert "no better than at the start" in hints_after(*flat)["episode/return_100"]
     assert hints_after(*flat, reward_threshold=None) == {}  # not known what would be better
+    doubled = [healthy(episode__return_100=20.0 + 0.2 * i) for i in range(100)]  # far from 475, yet far from its start
+    assert hints_after(*doubled) == {}
 
 
 def test_a_solved_task_may_be_certain_of_itself() -> None:
