@@ -59,8 +59,8 @@ def settle(config: Config) -> Config:
     settle_observations(config)
     settle_memory(config)
     own = ":" in config.policy.name  # nothing is known of its last layers
-    if has_critic(config) and config.policy.normalize_value is None:
-        plain = own or isinstance(config.update, WindowUpdateConfig)
+    if has_critic(config) and config.policy.normalize_value is None and not own:
+        plain = isinstance(config.update, WindowUpdateConfig)
         config.policy = replace(config.policy, normalize_value="none" if plain else "running")
     if config.policy.mean is None and not isinstance(config.policy.distribution, BetaConfig):
         squashes = isinstance(config.policy.distribution, TanhGaussianConfig)

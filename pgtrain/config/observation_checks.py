@@ -12,6 +12,7 @@ from pgtrain.config.schema import (
     NaturalConfig,
     PolicyConfig,
     StateDependentConfig,
+    WindowUpdateConfig,
     has_critic,
 )
 
@@ -37,7 +38,8 @@ def preprocesses(config: Config) -> bool:
 
 def settle_observations(config: Config) -> None:
     """Fills in what was left to null."""
-    atari, replace = preprocesses(config), dataclasses.replace
+    replace = dataclasses.replace
+    atari = preprocesses(config) and not isinstance(config.update, WindowUpdateConfig)  # refused later
     if atari:
         given = {k: v for k, v in dataclasses.asdict(config.env.atari).items() if v is not None}
         config.env = replace(config.env, atari=replace(ATARI, **given))
@@ -102,7 +104,7 @@ def _check_own_network(config: Config) -> None:
         return
     for name in OF_MLP:
         value = getattr(policy, name)
-        if value == getattr(default, name):
+        if value == getattr(default, name) or (name, value) == ("normalize_value", "none"):
             continue
         if isinstance(value, EncoderConfig):
             name, value = "encoder", dataclasses.asdict(value)

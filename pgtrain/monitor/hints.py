@@ -36,12 +36,13 @@ class Hints:
         self.best_return = -math.inf
         self.critic_below_0 = 0  # iterations in a row; a single one is noise
         self.iterations = 0
-        self.progress = 0.0
+        self.progress = 0.0  # of what is seen here: a resumed run begins anew
 
     def update(self, step: int, metrics: Numbers) -> dict[str, str]:
         """This iteration's hints, by metric tag, the most telling first; read after the metric's name and value."""
         self.iterations += 1
-        self.progress = step / max(self.info.total_steps, 1)
+        begun = self.info.start_step
+        self.progress = (step - begun) / max(self.info.total_steps - begun, 1)
         entropy, mean_return = (
             _finite(metrics.get("policy/entropy")),
             _finite(metrics.get("episode/return_100")),

@@ -11,7 +11,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from pgtrain.config import paths, sources
+from pgtrain.config.checks import settle
 from pgtrain.config.compose import compose, compose_tree, from_yaml, open_hydra, to_yaml
+from pgtrain.config.convert import from_dict, to_dict
 from pgtrain.config.errors import OTHER_NAMES, ConfigError, all_keys
 from pgtrain.config.schema import GaeConfig, LeaveOneOutBaselineConfig, MonteCarloConfig, ValueBaselineConfig
 
@@ -467,3 +469,26 @@ def test_what_other_tools_call_a_setting_leads_to_one_that_there_is() -> None:
     known = {*all_keys(), "hydra.run.dir"}
     assert set(OTHER_NAMES.values()) <= known
     assert not set(OTHER_NAMES) & set(all_keys())
+
+
+# a part of each kind whose settings are settled by others
+PARTS = (
+    [], ["policy=tests.nets_for_tests:Wide"], ["env=ALE/Pong-v5"], ["env=pgtrain/Pendulum-v0"], ["update=kl_penalty"],
+    ["advantage=gae"], ["advantage/baseline=optimal"], ["policy/memory=gru"], ["policy/distribution=tanh_gaussian"],
+    ["policy/distribution=beta"], ["policy.normalize_obs=calibrated"], ["reward.scaling=running_std"],
+    ["checkpoint.every_steps=100"], ["collect.unit=steps"], ["collect.unit=episodes"], ["policy.ortho_init=false"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("algo", RECIPES)
+def test_what_a_run_records_is_accepted_when_it_is_resumed(algo: str) -> None:
+    """Settled settings settle to themselves, whatever they were made of."""
+    taken = 0
+    for part in PARTS:
+        try:
+            before = to_dict(compose([f"algo={algo}", *part]).config)
+        except ConfigError:  # the two do not go together
+            continue
+        taken += 1
+        assert to_dict(settle(from_dict(before))) == before, part
+    assert taken >= 4

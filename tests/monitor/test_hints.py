@@ -13,10 +13,10 @@ from tests.monitor.run_for_tests import NAN, healthy, run_info
 
 
 def hints_after(*iterations: dict[str, Any], **changes: Any) -> dict[str, str]:
-    hints = Hints(run_info(Path("x"), total_steps=100 * len(iterations), **changes))
-    found: dict[str, str] = {}
+    info = run_info(Path("x"), **{"total_steps": 100 * len(iterations), **changes})
+    hints, found = Hints(info), dict[str, str]()
     for i, numbers in enumerate(iterations, start=1):
-        found = hints.update(100 * i, numbers)
+        found = hints.update(info.start_step + 100 * i, numbers)
     return found
 
 
@@ -97,8 +97,17 @@ def test_no_progress_is_told_in_the_last_two_thirds() -> None:
     flat = [healthy(episode__return_100=20.0 + i % 2) for i in range(100)]
     assert "no better than at the start" in hints_after(*flat)["episode/return_100"]
     assert hints_after(*flat, reward_threshold=None) == {}  # not known what would be better
-    doubled = [healthy(episode__return_100=20.0 + 0.2 * i) for i in range(100)]  # far from 475, yet far from its start
+    doubled = [
+        healthy(episode__return_100=20.0 + 0.2 * i) for i in range(100)
+    ]  # far from 475, yet far from its start
     assert hints_after(*doubled) == {}
+
+
+def test_a_resumed_run_has_time_to_get_better() -> None:
+    flat = [healthy(episode__return_100=20.0 + i % 2) for i in range(100)]
+    assert hints_after(*flat[:23], start_step=2000, total_steps=10_000) == {}  # to 4,300: 0.29 of its part
+    late = hints_after(*flat[:60], start_step=2000, total_steps=10_000)
+    assert "no better than at the start" in late["episode/return_100"]
 
 
 def test_a_solved_task_may_be_certain_of_itself() -> None:

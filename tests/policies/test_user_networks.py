@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import pgtrain
 from pgtrain import loading, training
 from pgtrain.config.compose import compose
 from pgtrain.config.errors import ConfigError
@@ -40,7 +41,7 @@ def test_from_the_command_line_to_a_loaded_run(tmp_path: Path) -> None:
     ]
     config = compose(overrides).config
     assert config.policy.name == NET and config.policy.kwargs == {"width": 12}
-    assert config.policy.normalize_value == "none" and config.policy.last_layer_gain is None
+    assert config.policy.normalize_value is None and config.policy.last_layer_gain is None
     result = training.train(config, tmp_path, overrides)
     network = result.policy.network
     assert isinstance(network, UserNetwork) and isinstance(network.body, Wide)
@@ -73,6 +74,24 @@ def test_the_example_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "run").mkdir()
     network = training.train(cfg, tmp_path / "run", []).policy.network
     assert network.body.actor.weight.shape == (2, 7)  # pyright: ignore
+
+
+@pytest.mark.parametrize("algo", ["a2c", "ppo", "reinforce"])
+def test_a_run_with_a_network_of_ones_own_is_resumed_bit_for_bit(tmp_path: Path, algo: str) -> None:
+    given = [
+        f"algo={algo}",
+        f"policy={NET}",
+        "env=CartPole-v1",
+        "num_envs=2",
+        "monitor=quiet",
+        "eval.episodes=0",
+    ]
+    whole = pgtrain.train(*given, "total_steps=1024", "optim/lr=constant", run_dir=tmp_path / "whole")
+    pgtrain.train(*given, "total_steps=512", "optim/lr=constant", run_dir=tmp_path / "part")
+    resumed = pgtrain.resume(tmp_path / "part", f"policy={NET}", total_steps=1024)
+    assert resumed.summary["steps"] == whole.summary["steps"]
+    for name, tensor in whole.policy.state_dict().items():
+        assert torch.equal(tensor, resumed.policy.state_dict()[name]), name
 
 
 @pytest.mark.parametrize(
