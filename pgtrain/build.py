@@ -29,6 +29,7 @@ from pgtrain.distributed import Ranks
 from pgtrain.entries import Entries
 from pgtrain.envs.differentiable import registration
 from pgtrain.envs.differentiable.probe import refuse_choices
+from pgtrain.envs.show import Show
 from pgtrain.envs.vector import VectorEnv, make_vector_env
 from pgtrain.interrupt import Interrupt
 from pgtrain.learning import advantages, over_ranks
@@ -65,22 +66,27 @@ def streams(seed: int, rank: int = 0) -> dict[str, int]:
     return named
 
 
-def make_env(cfg: schema.Config, num_envs: int, before: int = 0, ranks: int = 1) -> VectorEnv:
+def make_env(
+    cfg: schema.Config, num_envs: int, before: int = 0, ranks: int = 1, show: Show | None = None
+) -> VectorEnv:
     """`before`: envs of the run that other ranks hold and that come before these; `ranks`: that step at once."""
     env = cfg.env
     # an evaluation may have fewer envs than the training
     workers, threads = (count and min(count, num_envs) for count in (env.workers, env.threads))
+    if show is not None:
+        workers = threads = None
     return make_vector_env(
         env.id,
         num_envs,
         kwargs=dict(env.kwargs),
-        backend=env.backend,
+        backend=env.backend if show is None else "sync",
         workers=workers,
         threads=threads,
         max_episode_steps=env.max_episode_steps,
         action_mask=env.action_mask,
         before=before,
         ranks=ranks,
+        show=show,
         **observation_settings(cfg),
     )
 

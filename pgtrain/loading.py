@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ class Loaded:
 
     policy: ActorCritic
     cfg: schema.Config
-    make_env: Callable[[int], VectorEnv]  # number of envs → the run's env
+    make_env: Callable[..., VectorEnv]  # number of envs → the run's env; show=: see `envs.show`
     warning: str | None = None
 
 
@@ -65,4 +66,4 @@ def load(
         raise UserError(
             f"{run_dir}: the checkpoint does not fit env={cfg.env.id} as it is now (have its spaces changed?): {first}"
         ) from error
-    return Loaded(trained.to(device), cfg, lambda num_envs: build.make_env(cfg, num_envs), warning)
+    return Loaded(trained.to(device), cfg, partial(build.make_env, cfg), warning)

@@ -47,7 +47,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         seen.folder, seen.device, seen.env_id = folder, device, env_id
         cfg = SimpleNamespace(env=SimpleNamespace(id=seen.run_env), policy=SimpleNamespace(name="mlp"))
 
-        def make_env(num_envs: int) -> StubEnv:
+        def make_env(num_envs: int, show: None = None) -> StubEnv:
             seen.num_envs = num_envs
             return seen.env
 

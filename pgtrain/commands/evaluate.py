@@ -26,7 +26,9 @@ RUN          a run folder, for example outputs/2026-11-30/12-00-00_reinforce_Car
              or `latest`: the newest run under outputs/
 
 settings
-  episodes=100       episodes in all; every env plays the same number of them
+  episodes=100       episodes in all; every env plays the same number of them (1 with watch or video)
+  watch=true         play in a window, at the env's own speed
+  video=true         write each episode to RUN/videos as an mp4 file
   greedy=true        true: the most likely action; false: actions sampled as in training
   seed=1000          seed of the envs and of sampled actions
   num_envs=…         envs side by side (default: the largest number up to 20 that divides episodes)
@@ -35,27 +37,37 @@ settings
                      import
   policy=module:Name the same for a network of your own
 
-Returns are those of the environment itself, without any scaling. The result is printed and written
-to evaluation.json in the run folder.
+Returns are those of the environment itself, without any scaling. The result is printed and, where
+nothing is shown, written to evaluation.json in the run folder.
 
 examples
   pgtrain eval latest
   pgtrain eval outputs/2026-11-30/12-00-00_reinforce_CartPole-v1_s0 episodes=500 greedy=false
+  pgtrain eval latest video=true episodes=3
   pgtrain eval my_run env=my_pkg:MyEnv-v0 seed=7
 """
+
+
+EPISODES = 100
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of one evaluation."""
 
-    episodes: int = 100
+    episodes: int | None = None
     greedy: bool = True
     seed: int = 1000
     num_envs: int | None = None
     device: str = "cpu"
     env: str | None = None
     policy: str | None = None
+    watch: bool = False
+    video: bool = False
+
+    @property
+    def shown(self) -> bool:
+        return self.watch or self.video
 
 
 # ---------------------------------------------------------------------------------------------- arguments
@@ -93,6 +105,8 @@ SETTINGS: dict[str, Callable[[str, str], Any]] = {
     "device": _device,
     "env": lambda key, text: text,
     "policy": lambda key, text: text,
+    "watch": _boolean,
+    "video": _boolean,
 }
 
 
@@ -118,7 +132,14 @@ def parse(argv: list[str]) -> tuple[str, Settings]:
         raise UserError(
             f"{what}; expected: pgtrain eval RUN [setting=value …], for example pgtrain eval latest"
         )
-    return runs[0], Settings(**given)
+    settings = Settings(**given)
+    if settings.watch and settings.video:
+        raise UserError("watch=true video=true: one of them at a time")
+    if settings.shown and settings.num_envs not in (None, 1):
+        raise UserError(
+            f"num_envs={settings.num_envs}: {'watch' if settings.watch else 'video'}=true shows one env; leave it out"
+        )
+    return runs[0], settings
 
 
 def find_run(run: str) -> Path:
@@ -149,13 +170,18 @@ def find_run(run: str) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
-def evaluate_run(folder: Path, settings: Settings) -> dict[str, Any]:
-    """Play the run's policy; the numbers that evaluation.json holds."""
+def evaluate_run(folder: Path, settings: Settings) -> tuple[dict[str, Any], list[Path]]:
+    """Play the run's policy; the numbers that evaluation.json holds, and the videos that were made."""
     from pgtrain import device, loading
+    from pgtrain.envs.show import Show
     from pgtrain.evaluation import envs_for, evaluate
 
-    num_envs = settings.num_envs or envs_for(settings.episodes)
-    episodes = math.ceil(settings.episodes / num_envs) * num_envs  # every env plays the same number
+    asked = settings.episodes or (1 if settings.shown else EPISODES)
+    num_envs = settings.num_envs or (1 if settings.shown else envs_for(asked))
+    episodes = math.ceil(asked / num_envs) * num_envs  # every env plays the same number
+    show = None
+    if settings.shown:
+        show = Show(folder / "videos" if settings.video else None, f"seed{settings.seed}", episodes)
     device.resolve(settings.device, parameters=0)  # a device that is not there is told in one line
     loaded = loading.load(folder, device=settings.device, env_id=settings.env, policy=settings.policy)
     env_id = loaded.cfg.env.id
@@ -167,10 +193,10 @@ def evaluate_run(folder: Path, settings: Settings) -> dict[str, Any]:
             raise UserError(f"{key}={given}: the run was trained on {was}; {key}= can only repeat that")
     if loaded.warning:
         print(f"pgtrain: warning: {loaded.warning}", file=sys.stderr)
-    with loaded.make_env(num_envs) as env:
+    with loaded.make_env(num_envs, show=show) as env:
         result = evaluate(loaded.policy, env, episodes=episodes, seed=settings.seed, greedy=settings.greedy)
     returns, lengths = [float(r) for r in result.returns], [int(n) for n in result.lengths]
-    return {
+    report = {
         "env": env_id,
         "episodes": len(returns),
         "greedy": settings.greedy,
@@ -186,6 +212,7 @@ def evaluate_run(folder: Path, settings: Settings) -> dict[str, Any]:
         "returns": returns,
         "lengths": lengths,
     }
+    return report, show.files if show else []
 
 
 def write(folder: Path, report: dict[str, Any]) -> Path:
@@ -200,7 +227,7 @@ def write(folder: Path, report: dict[str, Any]) -> Path:
     return path
 
 
-def show(folder: Path, report: dict[str, Any], asked: int) -> None:
+def show(folder: Path, report: dict[str, Any], asked: int | None) -> None:
     """Print the report as a table."""
     from rich.console import Console
     from rich.markup import escape
@@ -208,8 +235,9 @@ def show(folder: Path, report: dict[str, Any], asked: int) -> None:
 
     low, high = report["return_ci95"]
     actions = "greedy" if report["greedy"] else "sampled"
-    each = f", {report['episodes'] // report['num_envs']} in each of {report['num_envs']} envs"
-    rounded = f" (asked for {asked})" if report["episodes"] != asked else ""
+    envs = report["num_envs"]
+    each = f", {report['episodes'] // envs} in each of {envs} envs" if envs > 1 else ""
+    rounded = f" (asked for {asked})" if asked not in (None, report["episodes"]) else ""
     rows = {
         "return, mean ± std": f"{report['return_mean']:.2f} ± {report['return_std']:.2f}",
         "95 % interval of the mean": f"{low:.2f} … {high:.2f}",
@@ -237,7 +265,8 @@ def main(argv: list[str]) -> int:
         return 0
     run, settings = parse(argv)
     folder = find_run(run)
-    report = evaluate_run(folder, settings)
+    report, videos = evaluate_run(folder, settings)
     show(folder, report, settings.episodes)
-    print(f"written to {write(folder, report)}")
+    for path in videos if settings.shown else [write(folder, report)]:
+        print(f"written to {path}")
     return 0

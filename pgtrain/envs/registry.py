@@ -19,6 +19,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from pgtrain.envs.layout import ONE_HOT_MAX
 from pgtrain.envs.preprocessing import Atari, LifeLoss, atari_env, frame_skip_of, stack
+from pgtrain.envs.show import Show
 from pgtrain.faults import FAULTS, import_module, told
 from pgtrain.types import UserError
 
@@ -82,6 +83,7 @@ class EnvFactory:
     atari: Atari | None = None
     frame_stack: int = 1
     one_hot_max: int = ONE_HOT_MAX
+    show: Show | None = None
 
     def __call__(self) -> gym.Env[Any, Any]:
         """One env without Gymnasium's env checker. Silent. Raises UserError with one line."""
@@ -93,7 +95,9 @@ class EnvFactory:
         with quiet() as caught:
             if module:
                 import_module(module, f"env={self.env_id}")
-            check_kwargs(self.env_id, self.spec.entry_point, self.kwargs)
+            creator = check_kwargs(self.env_id, self.spec.entry_point, self.kwargs)
+            if self.show is not None:
+                self.show.check(self.env_id, creator)
             with told_in_one_line(self.env_id, self.kwargs, self.spec.entry_point):
                 env = self._bare() if self.atari is None else self._game(self.atari)
                 if self.frame_stack > 1:
@@ -104,9 +108,7 @@ class EnvFactory:
         return env, _gymnasium_warnings(caught)
 
     def _bare(self) -> gym.Env[Any, Any]:
-        env = gym.make(
-            self.spec, max_episode_steps=self.max_episode_steps, disable_env_checker=True, **self.kwargs
-        )
+        env = self._make(max_episode_steps=self.max_episode_steps)
         for name in ("observation_space", "action_space"):
             space = getattr(env, name, None)
             if not isinstance(space, gym.Space):
@@ -115,9 +117,15 @@ class EnvFactory:
                 )
         return env
 
+    def _make(self, **settings: Any) -> gym.Env[Any, Any]:
+        if self.show is None:
+            return gym.make(self.spec, disable_env_checker=True, **self.kwargs, **settings)
+        settings["render_mode"] = self.show.render_mode
+        return self.show.wrap(gym.make(self.spec, disable_env_checker=True, **{**self.kwargs, **settings}))
+
     def _game(self, atari: Atari) -> gym.Env[Any, Any]:
         frame_skip_of(self.kwargs, atari)
-        game = gym.make(self.spec, disable_env_checker=True, **self.kwargs, frameskip=1)
+        game = self._make(frameskip=1)
         return atari_env(game, atari, self.max_episode_steps)
 
 
@@ -144,8 +152,8 @@ def _gymnasium_warnings(caught: list[warnings.WarningMessage]) -> list[str]:
     return list(dict.fromkeys(one_line(t.removeprefix("WARN: ")) for t in texts if t.startswith("WARN: ")))
 
 
-def check_kwargs(env_id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
-    """UserError for a name in `kwargs` that the env's constructor does not take, as far as its signature tells."""
+def check_kwargs(env_id: str, entry_point: Any, kwargs: dict[str, Any]) -> Any:
+    """The env's constructor. UserError for a name in `kwargs` that it does not take, as far as its signature tells."""
     for name in ("max_episode_steps", "id", "disable_env_checker"):
         if name in kwargs:
             instead = "; set env.max_episode_steps" if name == "max_episode_steps" else ""
@@ -156,6 +164,7 @@ def check_kwargs(env_id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
     for name in kwargs:
         if not open_ended and name not in names:
             raise UserError(unknown_kwarg(env_id, name, names))
+    return creator
 
 
 def argument_names(creator: Any) -> tuple[list[str], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium as gym
@@ -69,7 +70,7 @@ class SyncEnv(VectorEnv):
 
     def info_has_masks(self) -> bool:
         """Tried on an env made for it, so that those of the run stay as they are."""
-        probe, _ = self._factory.make_with_warnings()
+        probe, _ = dataclasses.replace(self._factory, show=None).make_with_warnings()
         try:
             return masks.in_info(probe)
         finally:

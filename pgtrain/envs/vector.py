@@ -16,6 +16,7 @@ from pgtrain.envs.cores import cores
 from pgtrain.envs.layout import ONE_HOT_MAX
 from pgtrain.envs.preprocessing import Atari
 from pgtrain.envs.registry import EnvFactory, check_kwargs, find_spec, quiet, told_in_one_line, unknown_kwarg
+from pgtrain.envs.show import Show
 from pgtrain.envs.sync import SyncEnv
 from pgtrain.types import UserError
 
@@ -41,6 +42,7 @@ def make_vector_env(
     one_hot_max: int = ONE_HOT_MAX,
     before: int = 0,
     ranks: int = 1,
+    show: Show | None = None,
 ) -> VectorEnv:
     """N envs of a registered id, or of `module:Id`.
 
@@ -54,11 +56,14 @@ def make_vector_env(
     `max_episode_steps` replaces the time limit of the id. `atari`: the preprocessing of a game of ale-py's;
     `frame_stack`: the last so many observations together; `one_hot_max`: see `layout`; `before`: envs of the run
     that other processes hold and that come before these; `ranks`: processes that share this machine's cores.
+    `show`: how one env, of backend sync, is to be shown.
     Raises UserError, in one line, for what cannot be had.
     """
     kwargs = dict(kwargs or {})
     _check_numbers(num_envs, backend, workers, threads, max_episode_steps)
     spec = find_spec(env_id)
+    if show is not None and (backend, num_envs) != ("sync", 1):
+        raise ValueError(f"backend={backend}, num_envs={num_envs}: one env of backend=sync can be shown")
     if atari is not None:
         chosen, why = choice.choose_atari(kwargs, backend, workers)
     else:
@@ -84,7 +89,7 @@ def make_vector_env(
                 ranks,
             )
     else:
-        factory = EnvFactory(env_id, spec, kwargs, max_episode_steps, atari, frame_stack, one_hot_max)
+        factory = EnvFactory(env_id, spec, kwargs, max_episode_steps, atari, frame_stack, one_hot_max, show)
         if backend == "auto" and chosen == "sync":
             chosen, why = choice.sync_or_process(factory, num_envs, why, ranks)
         if chosen == "sync":

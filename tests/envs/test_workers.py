@@ -171,6 +171,8 @@ def test_workers_end_with_their_parent(tmp_path: Path, how: str) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # as in a terminal, also where the tests themselves run in the background of a shell, which ignores Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert run.stdout is not None and run.stderr is not None
     assert run.stdout.readline().startswith("[False")
