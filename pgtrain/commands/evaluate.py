@@ -26,7 +26,7 @@ RUN          a run folder, for example outputs/2026-11-30/12-00-00_reinforce_Car
              or `latest`: the newest run under outputs/
 
 settings
-  episodes=100       episodes in all; every env plays the same number of them (1 with watch or video)
+  episodes=100       episodes in all; every env plays the same number (1 with watch or video)
   watch=true         play in a window, at the env's own speed
   video=true         write each episode to RUN/videos as an mp4 file
   greedy=true        true: the most likely action; false: actions sampled as in training
