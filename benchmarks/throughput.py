@@ -103,6 +103,8 @@ def table(results: dict[str, dict[str, list[Any]]], repeats: int) -> str:
     import numpy as np
     import torch
 
+    from pgtrain import blas
+
     versions = dict.fromkeys(f["peer"][0]["versions"] for f in results.values() if f["peer"])
     peer = "".join(f", {v}" for v in versions)
     lines = [
@@ -113,7 +115,7 @@ def table(results: dict[str, dict[str, list[Any]]], repeats: int) -> str:
         "",
         f"`make bench`, {time.strftime('%Y-%m-%d')}: medians (least … greatest) of {repeats} interleaved rounds at the "
         f"same settings, one thread. Python {platform.python_version()}, torch {torch.__version__}, numpy "
-        f"{np.__version__}{peer}, {platform.system()} {platform.machine()}.",
+        f"{np.__version__} ({blas.kernels()}){peer}, {platform.system()} {platform.machine()}.",
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What happens between iterations beside training: checkpoints now, later videos, stopping rules and evaluations."""
+"""What happens between iterations beside training: checkpoints."""
 
 from __future__ import annotations
 

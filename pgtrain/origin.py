@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from pgtrain import build, checkpoint
+from pgtrain import blas, build, checkpoint
 from pgtrain.callbacks import Checkpointer
 from pgtrain.collector import Collector
 from pgtrain.config import convert, schema
@@ -97,6 +97,10 @@ class Resumed(Beginning):
             )
         if now != then:
             notices.append(f"device={now} in place of {then}: random numbers begin anew, {anew}")
+        kernels, before = blas.kernels(), state.get("blas", "")
+        if kernels != before:
+            how = f"{kernels or '?'} in place of {before or '?'}"
+            notices.append(f"NumPy multiplies by {how}: sums are rounded in another way, {anew}")
         self.restored = True
         return notices
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from pgtrain import blas
 from pgtrain.callbacks import Callback
 from pgtrain.collector import Collector
 from pgtrain.device_rollout import DeviceCollector
@@ -224,6 +225,7 @@ class Runner:
             "progress": self.progress.state_dict(),
             "unrecorded": self.entries.state_dict(),
             "device": next(self.policy.parameters()).device.type,
+            "blas": blas.kernels(),
             "seconds": [self.stopwatch.wall, self.stopwatch.cpu],
         }
 

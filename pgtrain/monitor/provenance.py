@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pgtrain import blas
+
 GIT_SECONDS = 1.0  # for all git calls together
 MAX_DIFF_BYTES = 5_000_000
 MAX_UNTRACKED = 100
@@ -64,6 +66,7 @@ def versions() -> dict[str, Any]:
         "platform": platform.platform(),
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
+        "blas": blas.kernels(),
         "packages": packages,
     }
     torch = sys.modules.get("torch")  # not imported for this
