@@ -414,3 +414,13 @@ def test_interrupted_before_it_could_go_on_a_run_stays_as_it_is(
     with pytest.raises(KeyboardInterrupt):
         pgtrain.resume(run, total_steps=640)
     assert names == {path.name: path.read_bytes() for path in run.iterdir() if path.name != "run.log"}
+
+
+def test_a_run_older_than_a_setting_goes_on_with_its_default(run: Path) -> None:
+    text = (run / "config.yaml").read_text()
+    assert text.count("  threads: null\n") == 1
+    (run / "config.yaml").write_text(text.replace("  threads: null\n", ""))
+    kept = checkpoint.load(run)[0]["config"]
+    kept["env"].pop("threads")
+    rewrite(run, config=kept)
+    assert pgtrain.resume(run, total_steps=640).summary["steps"] == 640

@@ -29,10 +29,11 @@ class Changed(NamedTuple):
 
 def as_of(recorded: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
     """The config in a checkpoint, with what may change as the run's record has it, which may be newer."""
-    data = copy.deepcopy(dict(kept)) | {name: dict(recorded[name]) for name in ALLOWED_GROUPS}
+    recorded, kept = (to_dict(from_dict(x)) for x in (recorded, kept))  # with settings younger than the run
+    data = dict(kept) | {name: recorded[name] for name in ALLOWED_GROUPS}
     for key in ALLOWED:
         parent, last = _node(data, key, key)
-        parent[last] = _node(dict(recorded), key, key)[0][last]
+        parent[last] = _node(recorded, key, key)[0][last]
     return data
 
 
