@@ -658,9 +658,7 @@ def test_state_dict_holds_what_a_resumed_run_needs(tmp_path: Path) -> None:
     path = tmp_path / "state.pt"
     torch.save(runner.state_dict(), path)
     state = torch.load(path, weights_only=True)
-    parts = (
-        "policy update schedules collector reward_scaler progress estimator health unrecorded device seconds"
-    )
+    parts = "policy update schedules collector reward_scaler progress estimator health unrecorded device blas seconds"
     assert state.keys() == set(parts.split())
     other, _ = make_runner(cfg, tmp_path)
     other.load_state_dict(state)
